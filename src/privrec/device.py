@@ -82,13 +82,9 @@ class Recommendations(list[Recommendation]):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns rank (from 1), item, title, score and better_than."""
-        return {
-            "rank": [*range(1, len(self) + 1)],
-            "item": [entry.item for entry in self],
-            "title": [entry.title for entry in self],
-            "score": [entry.score for entry in self],
-            "better_than": [entry.better_than for entry in self],
-        }
+        names = ("item", "title", "score", "better_than")
+        columns = {name: [getattr(entry, name) for entry in self] for name in names}
+        return {"rank": [*range(1, len(self) + 1)], **columns}
 
     def frame(self) -> "Frame":
         """Return them as a frame of polars, with the same columns."""

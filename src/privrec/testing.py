@@ -11,7 +11,7 @@ pytest finds the tests of such a class. docs/extending.md says what they demand.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ from privrec.types import F64, IntArray, Leaf
 
 DATA = "synthetic:users=60,items=40,longest=20"
 PEOPLE = 8
-SMALL: dict[str, Any] = {
+SMALL: dict[str, object] = {
     "rounds": 2,
     "cohort": PEOPLE,
     "stage1_rounds": 1,
@@ -80,7 +80,7 @@ SMALL: dict[str, Any] = {
     "pseudo_items": 4,
     "neighbours": 2,
 }
-NOISED: dict[str, Any] = {
+NOISED: dict[str, object] = {
     "noise": "seeded",
     "noise_multiplier": 1e-3,
     "stage1": "private",
@@ -89,7 +89,7 @@ NOISED: dict[str, Any] = {
 }
 
 
-LEARNING: dict[str, Any] = {
+LEARNING: dict[str, object] = {
     "rounds": 20,
     "cohort": 30,
     "stage1_rounds": 30,
@@ -121,7 +121,7 @@ LEARNING: dict[str, Any] = {
 # --- settings --------------------------------------------------------------------------------
 
 
-def own(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def own(recipe: str, values: Mapping[str, object]) -> dict[str, Any]:
     """Return those of the values for which the recipe has a key."""
     keys = recipe_named(recipe).settings.model_fields
     return {key: value for key, value in values.items() if key in keys}
@@ -244,24 +244,24 @@ def hostile(person: Clients, kind: str, n_items: int) -> Clients:
 
 def with_garbage(data: Federation, people: IntArray) -> Federation:
     """Return the population with other items, likes, values and features for these people."""
-    theirs = set(data.ids(people).tolist())
+    return replace(data, take=partial(_spoilt, data, data.ids(people)))
 
-    def take(positions: IntArray) -> Clients:
-        clients = data.take(positions)
-        spoilt = np.array([int(one) in theirs for one in clients.ids], np.bool_)
-        lines = spoilt[clients.owner]
-        return replace(
-            clients,
-            item=np.where(lines, data.n_items - 1 - clients.item, clients.item),
-            value=np.where(lines, np.float32(1e6), clients.value),
-            liked=np.where(lines, ~clients.liked, clients.liked),
-            features={
-                name: Bag(bag.codes, np.where(spoilt[:, None], np.float32(1e6), bag.weights))
-                for name, bag in clients.features.items()
-            },
-        )
 
-    return replace(data, take=take)
+def _spoilt(data: Federation, ids: IntArray, positions: IntArray) -> Clients:
+    """Return the data of some people, where those with these ids have garbage."""
+    clients = data.take(positions)
+    spoilt = np.isin(clients.ids, ids)
+    lines = spoilt[clients.owner]
+    return replace(
+        clients,
+        item=np.where(lines, data.n_items - 1 - clients.item, clients.item),
+        value=np.where(lines, np.float32(1e6), clients.value),
+        liked=np.where(lines, ~clients.liked, clients.liked),
+        features={
+            name: Bag(bag.codes, np.where(spoilt[:, None], np.float32(1e6), bag.weights))
+            for name, bag in clients.features.items()
+        },
+    )
 
 
 def toy(lines: list[tuple[int, int, float]], *, n_items: int, side: bool = False) -> Federation:
@@ -334,8 +334,8 @@ class RecipeContract:
     """
 
     recipe: str | Recipe
-    settings: Mapping[str, Any] = {}
-    learning: Mapping[str, Any] = {}
+    settings: Mapping[str, object] = {}
+    learning: Mapping[str, object] = {}
     same_for_all: bool = False
 
     def teardown_method(self) -> None:

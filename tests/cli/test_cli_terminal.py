@@ -19,6 +19,7 @@ from privrec.cli.rank import shares_text
 from privrec.privacy.paper import Cell
 from privrec.privacy.statement import strength_of
 from privrec.runs.api import open_run
+from privrec.runs.documents import Privacy
 from tiny import DATA
 
 MAIN = "from privrec.cli.entry import main; main()"
@@ -133,13 +134,14 @@ def test_the_box_has_the_colour_of_its_strength_and_the_word(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    privacy = {
-        "epsilon": epsilon,
-        "delta": 1e-6,
-        "strength": strength_of(epsilon),
-        "short": "Who, and against whom \x1b[2J.",
-        "not_covered": ["the server", "others"],
-    }
+    privacy = Privacy(
+        epsilon=epsilon,
+        delta=1e-6,
+        strength=strength_of(epsilon),
+        statement="-",
+        short="Who, and against whom \x1b[2J.",
+        not_covered=["the server", "others"],
+    )
     print_privacy(privacy, "elsewhere")
     shown = screen.getvalue()
     assert shown.startswith(f"\x1b[{colour}m╭")

@@ -3,7 +3,7 @@
 import pytest
 
 from privrec.reproduce import agreement
-from privrec.reproduce.printed import PRINTED_NDCG, impossible_ndcg, most_ndcg
+from privrec.reproduce.agreement import PRINTED_NDCG, impossible_ndcg, most_ndcg
 from privrec.reproduce.results import Number
 
 

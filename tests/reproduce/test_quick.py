@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from privrec.reproduce.results import NAMES
+from privrec.reproduce.experiments import EXPERIMENTS
 from privrec.runs.documents import Document
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def test_everything_runs_quickly(tmp_path: Path) -> None:
     subprocess.run([*COMMAND, "all", "--quick", "--out", str(tmp_path)], check=True)
     page = (tmp_path / "reproduction.html").read_text(encoding="utf-8")
     assert "A quick run" in page
-    for name in NAMES:
+    for name in EXPERIMENTS:
         assert f'id="{name}"' in page
         result = Document.read(tmp_path / f"{name}.json")
         assert result is not None

@@ -64,27 +64,27 @@ def test_rates_below_one_of_the_others_are_not_shown() -> None:
     curve = [[0.0, 0.3], [0.002, 0.35], [1 / 75, 0.4], [0.5, 0.6], [1.0, 1.0]]
     few, more = roc(0.7, others=75, curve=curve), roc(0.7, others=1000, curve=curve)
     sure = roc(1.0, others=75, curve=[[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    told = Page(render_attacks([attack(loss=few)], [])).words
+    told = Page(render_attacks(attack(loss=few))).words
     assert told.count("too few people") == 2
     assert "0.021 [" not in told
     for one, drawn in ((few, 3), (more, 5), (sure, 2)):
-        [picture] = charts_in(render_attacks([attack(loss=one)], []))
+        [picture] = charts_in(render_attacks(attack(loss=one)))
         lines = points_of(ET.fromstring(picture))  # noqa: S314 - our own text
         assert sorted(map(len, lines)) == [2, drawn]
-    assert "too few people" not in Page(render_attacks([attack(loss=more)], [])).words
+    assert "too few people" not in Page(render_attacks(attack(loss=more))).words
 
 
 def test_an_audit_too_draws_no_rate_below_one_canary() -> None:
     """Four canaries stayed out. The two found before any of them say nothing of a rate of 0.001."""
     curve = [[0.0, 0.0], [0.0, 0.5], [0.25, 0.6], [0.5, 0.8], [1.0, 1.0]]
-    [picture] = charts_in(render_attacks([], [audit(curve=curve, canaries=8)]))
+    [picture] = charts_in(render_attacks(audit(curve=curve, canaries=8)))
     canaries = points_of(ET.fromstring(picture))[-1]  # noqa: S314 - our own text
     assert min(x for x, _ in canaries) == pytest.approx(510 + 452 * math.log10(0.25) / 3, abs=0.06)
 
 
 def test_lines_for_comparison_can_be_told_apart() -> None:
     allowed = {"allowed": [[0, 0], [0.001, 0.1], [1, 1]]}
-    text = render_attacks([attack(sums=roc(0.7, **allowed), twice=roc(0.8, **allowed))], [])
+    text = render_attacks(attack(sums=roc(0.7, **allowed), twice=roc(0.8, **allowed)))
     [picture] = charts_in(text)
     for made, kind in ((picture, "polyline"), (text.partition('class="key"')[2], "line")):
         found = re.findall(rf'<{kind}[^>]*stroke-dasharray="([^"]*)"', made)
@@ -194,7 +194,7 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
 
 
 def test_a_page_has_every_figure() -> None:
-    page = Page(render_attacks([whole_attack()], [audit()]))
+    page = Page(render_attacks(whole_attack(), audit()))
     for value in (
         "0.650 [0.640, 0.660]",
         "0.550",
@@ -232,7 +232,7 @@ def test_a_page_has_every_figure() -> None:
 
 
 def test_a_page_has_the_curves_with_what_is_allowed() -> None:
-    text = render_attacks([whole_attack()], [audit()])
+    text = render_attacks(whole_attack(), audit())
     attacks, audits = (ET.fromstring(one) for one in charts_in(text))  # noqa: S314
     assert len(points_of(attacks)) == 5
     assert len(points_of(audits)) == 3
@@ -257,7 +257,7 @@ def test_a_page_has_the_curves_with_what_is_allowed() -> None:
 def test_parts_that_are_missing_are_left_out(
     attacks: list[Any], audits: list[Any], absent: tuple[str, ...]
 ) -> None:
-    text = render_attacks(attacks, audits)
+    text = render_attacks(*attacks, *audits)
     for words in absent:
         assert words not in text
     assert "nan" not in text
@@ -266,12 +266,12 @@ def test_parts_that_are_missing_are_left_out(
 
 def test_a_broken_guarantee_is_said_aloud() -> None:
     broken = audit(epsilon_lower=9.1, holds=False)
-    text = render_attacks([], [broken])
+    text = render_attacks(broken)
     assert "does NOT hold" in Page(text).cells
     assert 'class="privacy">' in text
     assert 'class="privacy strong">' not in text
     # Without noise the ledger says infinite, which every lower bound agrees with.
-    assert "infinite" in Page(render_attacks([], [audit(epsilon_ledger=None)])).cells
+    assert "infinite" in Page(render_attacks(audit(epsilon_ledger=None))).cells
     known = summary(None, broken)
     assert known is not None
     (line,) = known.sentences()
@@ -281,7 +281,7 @@ def test_a_broken_guarantee_is_said_aloud() -> None:
 def test_names_are_escaped() -> None:
     evil = "<script>alert(1)</script>&\"'"
     text = render_attacks(
-        [whole_attack(evil, phase=evil)], [audit(recipe=evil, findings=[evil], noise=evil)]
+        whole_attack(evil, phase=evil), audit(recipe=evil, findings=[evil], noise=evil)
     )
     check_page(text)
     assert Page(text).words.count(evil) >= 4

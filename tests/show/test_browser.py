@@ -141,7 +141,7 @@ def pages(place: Path, data: Path) -> dict[str, Path]:
     done("report", first)
     done("compare", first, second, "--html", place / "compare.html")
     done("frontier", "--data", data, "--epsilons", "8,inf", "--out", frontier)
-    (place / "attack.html").write_text(render_attacks([attacked()], []))
+    (place / "attack.html").write_text(render_attacks(attacked()))
     return {
         "report": first / "simulation" / "report.html",
         "privacy": first / "privacy.html",

@@ -74,11 +74,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
 """The commands, in the order of --help, with their examples."""
 for _command, _lines in _COMMANDS.items():
     app.command(epilog=examples(*_lines))(_command)
-for _group, _name in (
-    (data_app, "data"),
-    (privacy_app, "privacy"),
-    (federate_app, "federate"),
-):
+for _group, _name in ((data_app, "data"), (privacy_app, "privacy"), (federate_app, "federate")):
     app.add_typer(_group, name=_name)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from privrec.runs.documents import Attack, Audit
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
-Job = tuple[Path, str, str, Path, dict[str, Any]]
+Job = tuple[Path, str, str, Path, dict[str, object]]
 """The file of an attack's result, its recipe, its data, the folder of its models, its settings."""
 RunsArgument = Annotated[
     list[Path] | None,
@@ -298,18 +298,12 @@ def _asked(
 def _write(where: Path, document: "Attack | Audit", *, run: Path | None) -> None:
     """Write the JSON and the page, and the report of the run that was attacked or audited."""
     from privrec.runs.api import open_run
-    from privrec.runs.documents import Attack
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks
     from privrec.show.write import refresh_report
 
-    page = (
-        render_attacks([document], [])
-        if isinstance(document, Attack)
-        else render_attacks([], [document])
-    )
     write_whole(where, document.text())
-    write_whole(where.with_suffix(".html"), page.encode())
+    write_whole(where.with_suffix(".html"), render_attacks(document).encode())
     if run is not None:
         refresh_report(open_run(run))
 

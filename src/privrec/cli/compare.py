@@ -33,8 +33,7 @@ _KS = (10, 20)
 
 
 RunsArgument = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[RUN]...", help="Evaluated run folders."),
+    list[Path] | None, typer.Argument(metavar="[RUN]...", help="Evaluated run folders.")
 ]
 TrainOnOption = Annotated[
     str | None,
@@ -49,8 +48,7 @@ def compare(
     seeds: Annotated[str, typer.Option(help="With --data: the splits, with commas.")] = "0",
     epsilons: EpsilonsOption = "8",
     out: Annotated[
-        Path | None,
-        typer.Option(help="With --data: the folder.", show_default="runs/compare-DATA"),
+        Path | None, typer.Option(help="With --data: the folder.", show_default="runs/compare-DATA")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page.", dir_okay=False)] = None,
     json_: JsonOption = False,

@@ -6,10 +6,10 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -22,6 +22,10 @@ from rich.text import Text
 
 from privrec.data.text import safe_text
 from privrec.errors import PrivacyWarning, PrivrecError
+
+if TYPE_CHECKING:
+    from privrec.privacy.statement import PrivacyReport
+    from privrec.runs.documents import Privacy
 
 EXIT_WRONG_INPUT = 2
 EXIT_STOPPED = 130
@@ -38,7 +42,6 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-err = Console(stderr=True)
 _WIDE = 200
 """The width where the output is no terminal: wide enough to have a row of a table on one line."""
 _NO_EDGE = {"show_edge": False, "pad_edge": False}
@@ -103,26 +106,26 @@ def print_line(text: str, *, indent: int = 0) -> None:
 _COLOURS = {"none": "red", "weak": "yellow", "moderate": "blue", "strong": "green"}
 
 
-def print_privacy(privacy: Mapping[str, Any], in_full: str) -> None:
-    """Print what is promised in short, from the `privacy` part of `evaluation.json`.
+def print_privacy(privacy: "Privacy | PrivacyReport", in_full: str) -> None:
+    """Print what is promised in short.
 
     In a terminal it is a box in the colour of its strength; the word is always there. `in_full`
     says where the whole statement is.
     """
     from privrec.privacy.statement import SCALE, headline
 
-    lines = [privacy["short"]]
-    if privacy["epsilon"] is not None:
+    lines = [privacy.short]
+    if privacy.epsilon is not None:
         lines.append(f"scale: {SCALE}")
-    if privacy["not_covered"]:
-        lines += ["not covered:", *(f"- {one}" for one in privacy["not_covered"])]
+    if privacy.not_covered:
+        lines += ["not covered:", *(f"- {one}" for one in privacy.not_covered)]
     lines.append(f"in full: {in_full}")
-    title = f"privacy: {headline(privacy)}"
+    title = f"privacy: {headline(privacy.as_json())}"
     if not sys.stdout.isatty():
         for line in (title, *lines):
             print_line(line)
         return
-    text, colour = "\n".join(map(safe_text, lines)), _COLOURS[privacy["strength"]]
+    text, colour = "\n".join(map(safe_text, lines)), _COLOURS[privacy.strength]
     _show(Panel(Text(text), title=Text(title, "bold"), title_align="left", border_style=colour))
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,18 +31,14 @@ ItemsOption = Annotated[
 ]
 PublicFeaturesOption = Annotated[
     bool,
-    typer.Option(
-        "--public-item-features",
-        help="No column of --items comes from people's data.",
-    ),
+    typer.Option("--public-item-features", help="No column of --items comes from people's data."),
 ]
 FlagsOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=A..B", help="Columns A to B of 0 and 1 as one feature."),
 ]
 MapOption = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat."),
+    list[str] | None, typer.Option("--map", metavar="OURS=THEIRS", help="Name a column; repeat.")
 ]
 IgnoreOption = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; repeat.")
@@ -231,7 +227,7 @@ def _say_imported(result: "ImportResult", out: Path, json_: bool) -> None:
     print_line(f"next: privrec data describe {shlex.quote(found['data'])}")
 
 
-def _like_line(found: dict[str, Any]) -> str:
+def _like_line(found: dict[str, object]) -> str:
     if found["positive_above"] is None:
         return "there is no value: every line is a like"
     how = "as given" if found["positive_above_is"] == "given" else "found from most people's values"

@@ -424,7 +424,7 @@ def _export(place: Path, model: Path) -> None:
     export_run(run, model)
     print_line(f"trained {run.config.recipe}: {place}")
     print_line(f"for devices: {model} (docs/federation.md)")
-    print_privacy(run.privacy().as_json(), f"`statement.txt` in {model}")
+    print_privacy(run.privacy(), f"`statement.txt` in {model}")
 
 
 def _show_test(report: "EvalReport", json_: bool) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -156,7 +156,7 @@ def examples(*lines: str) -> str:
 
 
 def settings_from(
-    config: Path | None, pairs: list[str] | None, options: dict[str, Any]
+    config: Path | None, pairs: list[str] | None, options: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return the settings from a file, from --set, and from options such as --seed.
 

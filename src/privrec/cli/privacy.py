@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
-from privrec.cli.options import (
-    DeltaOption,
-    ForceDeltaOption,
-    JsonOption,
-    RunsArgument,
-    examples,
-)
+from privrec.cli.options import DeltaOption, ForceDeltaOption, JsonOption, RunsArgument, examples
 
 if TYPE_CHECKING:
     from privrec.privacy.ledger import PrivacyLedger
@@ -39,8 +33,7 @@ SamplingOption = Annotated[
     ),
 ]
 MechanismOption = Annotated[
-    str,
-    typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace"),
+    str, typer.Option(help="gaussian (L2 bound) or laplace (L1 bound).", metavar="gaussian|laplace")
 ]
 NoiseOption = Annotated[
     float | None,

@@ -24,12 +24,7 @@ from privrec.cli.data import (
     MapOption,
     pairs,
 )
-from privrec.cli.options import (
-    JsonOption,
-    ProtocolOption,
-    RunArgument,
-    names_between_commas,
-)
+from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, names_between_commas
 
 if TYPE_CHECKING:
     from privrec.runs.documents import Evaluation
@@ -241,7 +236,7 @@ def show_evaluation(evaluation: "Evaluation") -> None:
     for line in evaluation.warnings:
         print_line(f"warning: {line}")
     where = "the report, and `statement` in evaluation.json"
-    print_privacy(evaluation.privacy.as_json(), where)
+    print_privacy(evaluation.privacy, where)
 
 
 def _print_beyond(evaluation: "Evaluation") -> None:

@@ -1,7 +1,7 @@
 """`privrec recipes`: the recipes, and what each key of one means."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -46,7 +46,7 @@ def recipes(
             print_line(f"{entry['name']:<15} {entry['summary']}")
 
 
-def _summary(name: str) -> dict[str, Any]:
+def _summary(name: str) -> dict[str, object]:
     """Return what the list says of a recipe; of another package's that is broken, what is wrong."""
     from privrec.algorithms.recipes import recipe_named
 
@@ -57,16 +57,23 @@ def _summary(name: str) -> dict[str, Any]:
     return {"name": name, "summary": recipe.summary, "privacy": recipe.statement}
 
 
-def keys_of(settings: type["RunSettings"], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what is known of each key: its value, type, what is allowed, and what it is."""
-    keys = []
-    for key, schema in settings.model_json_schema()["properties"].items():
-        kind, allowed = _kind(schema)
-        about = " ".join(schema.get("description", "").split())
-        keys.append(
-            {"key": key, "value": values[key], "type": kind, "allowed": allowed, "about": about}
-        )
-    return keys
+class Key(NamedTuple):
+    """What is known of a key: its value, type, what is allowed, and what it is."""
+
+    key: str
+    value: object
+    type: str
+    allowed: str | list[str]
+    about: str
+
+
+def keys_of(settings: type["RunSettings"], values: Mapping[str, object]) -> list[Key]:
+    """Return what is known of each key of a recipe's settings."""
+    schemas = settings.model_json_schema()["properties"].items()
+    return [
+        Key(key, values[key], *_kind(schema), " ".join(schema.get("description", "").split()))
+        for key, schema in schemas
+    ]
 
 
 def _kind(schema: Mapping[str, Any]) -> tuple[str, str | list[str]]:
@@ -91,16 +98,15 @@ def _explain(name: str, data: str, json_: bool) -> None:
     settings = configure(name, data, {}).model_dump()
     keys = keys_of(recipe.settings, settings)
     if json_:
-        print_json({**settings, "keys": keys})
+        print_json({**settings, "keys": [one._asdict() for one in keys]})
         return
     print_line(f"{name} on {data}: {recipe.summary}")
     for one in keys[2:]:  # The first two are in the line above.
-        value = "not set" if one["value"] is None else _text(one["value"])
-        allowed = one["allowed"]
-        words = allowed if isinstance(allowed, str) else " | ".join(allowed)
-        what = f"{one['type']}, {words}" if isinstance(allowed, str) and words else words
-        print_line(f"{one['key']} = {value}  ({what or one['type']})")
-        print_line(one["about"], indent=4)
+        value = "not set" if one.value is None else _text(one.value)
+        words = one.allowed if isinstance(one.allowed, str) else " | ".join(one.allowed)
+        what = f"{one.type}, {words}" if isinstance(one.allowed, str) and words else words
+        print_line(f"{one.key} = {value}  ({what or one.type})")
+        print_line(one.about, indent=4)
     print_line(f"change one with: privrec train {name} --set KEY=VALUE")
 
 

@@ -1,18 +1,14 @@
 """`privrec reproduce`: the paper's tables and figures, ours beside theirs."""
 
 import os
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privrec.cli.console import (
-    plain_errors,
-    print_json,
-    print_line,
-    print_table,
-    progress,
-)
+from privrec.cli.console import plain_errors, print_json, print_line, print_table, progress
 from privrec.cli.options import JsonOption, offer_data, whole_numbers
 
 if TYPE_CHECKING:
@@ -93,7 +89,7 @@ def reproduce(
         results = results_of(plan, _command(data or [], seeds, quick=quick))
         written = [*write_results(plan, results), *write_page(place)]
         if into is not None:
-            written += put_into(into, results, commit=_commit(), date=_today())
+            written += put_into(into, results, commit=_commit(), date=str(datetime.now(UTC).date()))
         if json_:
             print_json([one.as_json() for one in results])
             return
@@ -112,10 +108,10 @@ def _plan(
 ) -> "Plan":
     """Return the plan; a page that cannot be filled is refused here, before hours of work."""
     from privrec.errors import SettingsError
+    from privrec.reproduce.cell import full
+    from privrec.reproduce.cell import quick as little
     from privrec.reproduce.experiments import EXPERIMENTS
     from privrec.reproduce.plan import data_of, make_plan, names_of
-    from privrec.reproduce.scale import full
-    from privrec.reproduce.scale import quick as little
     from privrec.runs.frontier import check_seeds
     from privrec.show.reproduction import check_page
 
@@ -127,11 +123,8 @@ def _plan(
     check_seeds(splits)
     chosen = data_of(names_of(names), data)
     wanted = list(dict.fromkeys(one for sets in chosen.values() for one in sets))
-    read = [
-        one
-        for one in wanted
-        if any(one in sets and EXPERIMENTS[name].needs_data for name, sets in chosen.items())
-    ]
+    needed = {one for name in chosen if EXPERIMENTS[name].needs_data for one in chosen[name]}
+    read = [one for one in wanted if one in needed]
     scale = little(splits) if quick else full(wanted, splits, read=read)
     return make_plan(chosen, scale, out)
 
@@ -179,18 +172,9 @@ def _print_results(results: "Sequence[Result]") -> None:
 
 def _commit() -> str:
     """Return the commit of the code, where it lies in a repository; else nothing."""
-    import subprocess
-
-    here = Path(__file__).parent
-    asked = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError:
         return ""
-    return found.stdout.strip()
-
-
-def _today() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(tz=UTC).date().isoformat()
+    return done.stdout.strip()

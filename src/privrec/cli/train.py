@@ -49,8 +49,7 @@ StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse noise unless the data declares all it must.")
 ]
 DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Only print what it would cost: privacy, time, memory."),
+    bool, typer.Option("--dry-run", help="Only print what it would cost: privacy, time, memory.")
 ]
 
 
@@ -132,13 +131,13 @@ def _print_trained(run: "Run") -> None:
     from privrec.runs.evaluate import nobody_to_test
     from privrec.show.report import kept_line
 
-    config, privacy = run.config, run.privacy().as_json()
+    config, privacy = run.config, run.privacy()
     data = data_title(run.catalogue.name, config.data)
     print_line(f"trained {config.recipe} on {data}: {run.folder.path}")
     if config.budget.mechanism != "none":
         print_privacy(privacy, "`privrec report`")
     else:
-        print_line(f"privacy: {headline(privacy)}")
+        print_line(f"privacy: {headline(privacy.as_json())}")
     asked = sum(stage.rounds for stage in run.prepared.stages())
     epsilon = config.budget.epsilon
     if epsilon is not None and run.rounds < asked:

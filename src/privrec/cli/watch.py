@@ -48,10 +48,7 @@ def watch(
         serve(site, port, ready)
 
 
-def report(
-    run: RunArgument,
-    json_: JsonOption = False,
-) -> None:
+def report(run: RunArgument, json_: JsonOption = False) -> None:
     """Write the report of a run again, from what is in its folder, and print its path.
 
     Nothing is computed from people's data. A run that was not evaluated gets a page of what is

@@ -227,9 +227,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a private key as PEM text."""
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -266,7 +265,7 @@ def found_federation(
     catalogue: Path | None,
     enrolments: Sequence[Path],
     recipe: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     hosts: Sequence[str],
 ) -> Terms:
     """Write the folder of a new federation's server from the files of its nodes."""
@@ -291,7 +290,7 @@ def create_federation(
     *,
     catalogue: str,
     enrolments: Sequence[Enrolment],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     hosts: Sequence[str] = (),
 ) -> Terms:
     """Write the folder of a new federation's server; return its terms.

@@ -212,12 +212,7 @@ class Roster:
 
     @classmethod
     def of(
-        cls,
-        keys: Mapping[int, Mapping[str, bytes]],
-        *,
-        context: bytes,
-        threshold: int,
-        degree: int,
+        cls, keys: Mapping[int, Mapping[str, bytes]], *, context: bytes, threshold: int, degree: int
     ) -> "Roster":
         """Return the roster of these keys; their signatures are for the nodes to check.
 

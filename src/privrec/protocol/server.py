@@ -422,13 +422,12 @@ class _Attempt:
         return total, sorted(survivors)
 
     def _ask_reveals(self, survivors: list[int]) -> dict[int, dict[int, bytes]]:
-        content: dict[str, Any] = {"survivors": tuple(survivors)}
+        request = partial(self._request, survivors=tuple(survivors))
         if self.server.terms.noise_from == "nodes":
-            requests = dict.fromkeys(survivors, self._request("agree", **content))
-            replies = self._replies("agree", requests, 0)
-            content["confirmations"] = {node: reply.signature for node, reply, _ in replies}
-        requests = dict.fromkeys(survivors, self._request("reveal", **content))
-        replies = self._replies("reveal", requests, 0)
+            replies = self._replies("agree", dict.fromkeys(survivors, request("agree")), 0)
+            signatures = {node: reply.signature for node, reply, _ in replies}
+            request = partial(request, confirmations=signatures)
+        replies = self._replies("reveal", dict.fromkeys(survivors, request("reveal")), 0)
         return {node: reply.shares for node, reply, _ in replies}
 
     def _request(self, kind: str, node: int | None = None, **content: Any) -> bytes:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -214,7 +214,7 @@ class Terms(Document):
         return hashlib.sha256(self.json_text.encode()).hexdigest()
 
 
-def split_terms(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_terms(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """Return the terms that a user chose among settings, and the rest, which is the recipe's."""
     fields = Terms.model_fields
     chosen = {n for n in settings if n in fields and not fields[n].is_required()} - {"version"}

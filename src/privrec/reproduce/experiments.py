@@ -7,14 +7,12 @@ The parts of an experiment are those of its lines. Its numbers are read from fin
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from privrec.privacy.paper import PRINTED_ATTACKS, PRINTED_EPSILONS, PRINTED_HITS
 from privrec.reproduce import agreement
-from privrec.reproduce.cell import Cell
-from privrec.reproduce.printed import PRINTED_NDCG
+from privrec.reproduce.agreement import PRINTED_NDCG
+from privrec.reproduce.cell import FRAPPE, MOVIELENS, Cell, Scale, Settings
 from privrec.reproduce.results import Number
-from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
 
 K = "20"
 BUDGETS = (1.0, 2.0, 4.0, 8.0, 16.0, 40.0)
@@ -29,11 +27,7 @@ SYSTEMS = {
 }
 """The names of systems in the paper's tables, and our recipes for them."""
 _REFERENCES = ("popularity", "own-items", "item-knn", "ease")
-_PAPER_STAGE_ONE: Mapping[str, Any] = {
-    "stage1": "paper",
-    "stage1_rounds": 200,
-    "stage1_cohort": 100,
-}
+_PAPER_STAGE_ONE: Settings = {"stage1": "paper", "stage1_rounds": 200, "stage1_cohort": 100}
 _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
     "rounds": ("E1, rounds", (5, 20, 40, 60, 80, 100)),
     "local_epochs": ("E2, local epochs", (5, 20, 40, 60, 80, 100, 120)),
@@ -42,7 +36,7 @@ _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
 _OURS_ROUNDS = {"rounds": {}, "local_epochs": {"rounds": 20}, "cohort": {"rounds": 100}}
 """Settings for the rows of our settings, by axis: fewer than the usual 1,000 rounds of one epoch,
 because on these axes a round takes longer."""
-_PAPER_NOISE: Mapping[str, Any] = {
+_PAPER_NOISE: Settings = {
     **{"rounds": 80, "cohort": 30, "sampling": "fixed", "local_epochs": 100, "local_lr": 0.05},
     **{"server_optimizer": "plain", "server_lr": 1.0, "negatives": 2, "dislike_target": 0.0},
     **{"adapt_epochs": 100, "adapt_lr": 0.05, "adapt_negatives": 2, "noise_multiplier": 1.0},
@@ -123,7 +117,7 @@ _NOISED = ("dp-privrec-plus", "dpals")
 def _fl_parameters(scale: Scale, data: str) -> Lines:
     for key, (label, values) in _AXES.items():
         panel = f"{scale.sources[data].title}, {label}"
-        ours: Mapping[str, Any] = {} if scale.is_quick else _OURS_ROUNDS[key]
+        ours: Settings = {} if scale.is_quick else _OURS_ROUNDS[key]
         for value in scale.axis(key, values):
             for row, recipe, fixed in (
                 ("the paper's settings", "privrec-paper", {}),
@@ -149,7 +143,7 @@ _STABLE = (
 def _dp_hits(scale: Scale, data: str) -> Lines:
     of = scale.sources[data].of
     printed = PRINTED_HITS.get(of, {}).get("PrivRec", {})
-    small: dict[str, Any] = {**_PAPER_NOISE, "clip_norm": _PAPER_BOUND.get(of, 40.0)}
+    small: Settings = {**_PAPER_NOISE, "clip_norm": _PAPER_BOUND.get(of, 40.0)}
     one, two = "dp-privrec-one", "dp-privrec"
     rows = {
         "PrivRec": scale.runs("privrec", data),
@@ -297,24 +291,23 @@ def _attack_table(scale: Scale, data: str) -> Lines:
     of, title = scale.sources[data].of, scale.sources[data].title
     printed = PRINTED_ATTACKS.get(of, {})
     budgets = scale.axis("epsilon", (5.0, 20.0, 40.0) if of == FRAPPE else (2.0, 5.0, 15.0))
-    asked: dict[str, Any] = {"kinds": ("paper", "loss"), "repetitions": 5}
+    usual_kinds, asked = ("paper", "loss"), {"repetitions": 5}
     if scale.is_quick:
-        asked |= {"repetitions": 2, "people": 50}
-        budgets = budgets[:1]
+        asked, budgets = {"repetitions": 2, "people": 50}, budgets[:1]
     for recipe in ("privrec", "dp-privrec", "lm-privrec", "privrec-plus", "dp-privrec-plus"):
         has_noise = recipe not in ("privrec", "privrec-plus")
         for epsilon in budgets if has_noise else (None,):
-            given: dict[str, Any] = {"epsilon": float(epsilon)} if epsilon else {}
+            given: Settings = {"epsilon": float(epsilon)} if epsilon else {}
             (run, *_) = scale.runs(recipe, data, **given)
             settings = {key: value for key, value in run.settings.items() if key != "noise"}
-            kinds = asked["kinds"] + (("sums",) if recipe == "dp-privrec-plus" else ())
+            kinds = (*usual_kinds, "sums") if recipe == "dp-privrec-plus" else usual_kinds
             cell = Cell(
                 kind="attack",
                 source=run.source,
                 recipe=recipe,
                 seed=run.seed,
                 settings=settings,
-                asked={**asked, "kinds": kinds},
+                asked={"kinds": kinds, **asked},
             )
             column = "no noise" if epsilon is None else f"{epsilon:g}"
             known = printed.get(recipe, {}).get(None if epsilon is None else float(epsilon))

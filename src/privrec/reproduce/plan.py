@@ -4,19 +4,20 @@ A finished part is never run again: after a kill, the same command continues wit
 """
 
 import json
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from privrec.errors import RunFolderError, SettingsError, check_extra, nearest
 from privrec.evaluation.intervals import Difference, People, mean_of
-from privrec.reproduce.cell import Cell
+from privrec.reproduce.cell import FRAPPE, MOVIELENS, Cell, Scale
 from privrec.reproduce.experiments import EXPERIMENTS, Line
-from privrec.reproduce.forecast import estimates
 from privrec.reproduce.keeping import (
     Attacking,
+    estimates,
     key_of,
     place_of,
     play,
@@ -24,7 +25,6 @@ from privrec.reproduce.keeping import (
     read_run,
 )
 from privrec.reproduce.results import Number, Result
-from privrec.reproduce.scale import FRAPPE, MOVIELENS, Scale
 from privrec.runs.compare import mean_with_ends
 from privrec.runs.documents import Area, Attack, Evaluation, FewItems
 from privrec.runs.folder import file_errors, write_whole
@@ -112,19 +112,17 @@ def make_plan(data: Mapping[str, Sequence[str]], scale: Scale, out: Path) -> Pla
     cells: dict[str, Cell] = {}
     keys: dict[str, list[str]] = {}
     for name, by_data in lines.items():
-        for line in (line for part in by_data.values() for line in part):
-            for cell in line.cells:
-                key = key_of(cell)
-                cells[key] = cell
-                keys.setdefault(name, []).append(key)
+        of_name = [cell for part in by_data.values() for line in part for cell in line.cells]
+        by_key = {key_of(cell): cell for cell in of_name}
+        keys[name] = list(by_key)
+        cells |= by_key
     kinds = {cell.kind for cell in cells.values()}
     if "attack" in kinds:
         check_extra("sklearn", "the paper's attack (attack-table)")
     if "epsilons" in kinds:
         check_extra("autodp", "recomputing the paper's tables (epsilon-tables)")
-    unique = {name: list(dict.fromkeys(repeated)) for name, repeated in keys.items()}
     seconds = estimates(cells, out / "cells")
-    return Plan(scale=scale, out=out, lines=lines, keys=unique, cells=cells, seconds=seconds)
+    return Plan(scale=scale, out=out, lines=lines, keys=keys, cells=cells, seconds=seconds)
 
 
 def usual_jobs(cores: int) -> int:
@@ -138,12 +136,7 @@ def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgre
 
     If `jobs` is 1, they run in this process, on all cores.
     """
-    whole = sum(plan.seconds[key] for key in plan.cells)
-
-    def advance() -> None:
-        left = sum(plan.seconds[key] for key in plan.missing())
-        on_progress("estimated seconds", round(whole - left), max(round(whole), 1))
-
+    advance = partial(_tell, plan, on_progress)
     advance()
     # A place that cannot be written to is found before hours of work, and not after.
     with file_errors(plan.folder, "make"):
@@ -157,6 +150,12 @@ def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgre
     for key in alone:
         play(plan.cells[key], str(plan.folder), key, attack)
         advance()
+
+
+def _tell(plan: Plan, on_progress: OnProgress) -> None:
+    whole = sum(plan.seconds.values())
+    left = sum(plan.seconds[key] for key in plan.missing())
+    on_progress("estimated seconds", round(whole - left), max(round(whole), 1))
 
 
 def results_of(plan: Plan, command: str) -> list[Result]:
@@ -211,13 +210,14 @@ def write_results(plan: Plan, results: Sequence[Result]) -> list[Path]:
 class _Measured(NamedTuple):
     """A value, the ends of its interval, and the values of the single seeds."""
 
-    value: float
-    ends: tuple[float, float] | None
-    by_seed: list[float]
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    by_seed: Sequence[float] = ()
 
 
-_Columns = dict[str, _Measured | None]
-"""The values of a line by column; None if there is none."""
+_Columns = Mapping[str, _Measured]
+"""The values of a line by column."""
 
 
 def _numbers(plan: Plan, line: Line) -> list[Number]:
@@ -241,24 +241,18 @@ def _with_printed(columns: _Columns, line: Line) -> list[Number]:
             panel=line.panel,
             row=line.row,
             column=column,
-            value=_rounded(measured.value) if measured else None,
-            low=_rounded(measured.ends[0]) if measured and measured.ends else None,
-            high=_rounded(measured.ends[1]) if measured and measured.ends else None,
+            value=_rounded(measured.value),
+            low=_rounded(measured.low),
+            high=_rounded(measured.high),
             printed=line.printed.get(column),
-            by_seed=_several(measured),
+            by_seed=[round(value, 6) for value in measured.by_seed if len(measured.by_seed) > 1],
         )
         for column, measured in columns.items()
     ]
 
 
-def _several(measured: _Measured | None) -> list[float]:
-    """Return the values of the seeds; empty if there is only one."""
-    values = [] if measured is None else measured.by_seed
-    return [_rounded(value) for value in values] if len(values) > 1 else []
-
-
-def _rounded(value: float) -> float:
-    return round(value, 6)
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
 
 
 def _of_runs(runs: Sequence[tuple[Evaluation, People | None]], line: Line) -> _Columns:
@@ -270,17 +264,16 @@ def _of_runs(runs: Sequence[tuple[Evaluation, People | None]], line: Line) -> _C
         return {str(k): _mean_of_few(groups, k) for k in first.hits}
     if metric == "ndcg":
         ndcg = {k: [each.ndcg[k] or 0.0 for each in evaluations] for k in first.ndcg}
-        return {str(k): _Measured(statistics.fmean(ndcg[k]), None, ndcg[k]) for k in ndcg}
+        return {str(k): _Measured(fmean(ndcg[k]), by_seed=ndcg[k]) for k in ndcg}
     means = mean_with_ends(evaluations, people)
     hits = {k: [each.hits[k] for each in evaluations] for k in means}
-    columns: _Columns = {
-        str(k): _Measured(statistics.fmean(hits[k]), (mean.low, mean.high), hits[k])
-        for k, mean in means.items()
+    columns = {
+        str(k): _Measured(fmean(hits[k]), mean.low, mean.high, hits[k]) for k, mean in means.items()
     }
     return {line.column: columns[only_k]} if only_k else columns
 
 
-def _mean_of_few(groups: Sequence[FewItems], k: int) -> _Measured | None:
+def _mean_of_few(groups: Sequence[FewItems], k: int) -> _Measured:
     """Return the mean over seeds of Hits@k for people with few items; None if there are none."""
     of_seeds = [
         Difference(by=group.hits[k] or 0.0, low=group.interval[k][0], high=group.interval[k][1])
@@ -288,43 +281,39 @@ def _mean_of_few(groups: Sequence[FewItems], k: int) -> _Measured | None:
         if k in group.interval
     ]
     if not of_seeds:
-        return None
+        return _Measured(None)
     mean = mean_of(of_seeds)
-    return _Measured(mean.by, (mean.low, mean.high), [of_seed.by for of_seed in of_seeds])
+    return _Measured(mean.by, mean.low, mean.high, [of_seed.by for of_seed in of_seeds])
 
 
 def _of_attack(figures: object, line: Line) -> _Columns:
     attacks = Attack.model_validate_json(json.dumps(figures)).attacks
-    kind = line.read.partition(" ")[0]
-    if kind == "accuracy":
+    figure: float | Area | None = None
+    if line.read == "accuracy":
         figure = attacks.paper.accuracy if attacks.paper else None
-    else:
-        attack = attacks.loss if kind == "loss" else attacks.sums
-        figure = attack.auc if attack else None
-    if isinstance(figure, Area):
-        # If all repetitions have the same figure, its interval is not known.
-        known = figure.low is not None and figure.high is not None and figure.low < figure.high
-        ends = (figure.low or 0.0, figure.high or 0.0) if known else None
-        return {line.column: _Measured(figure.value, ends, [])}
-    return {line.column: None if figure is None else _Measured(figure, None, [])}
+    elif attack := attacks.loss if line.read == "loss auc" else attacks.sums:
+        figure = attack.auc
+    if not isinstance(figure, Area):
+        return {line.column: _Measured(figure)}
+    # If all repetitions have the same figure, its interval is not known.
+    known = figure.low is not None and figure.high is not None and figure.low < figure.high
+    return {line.column: _Measured(figure.value, *((figure.low, figure.high) if known else ()))}
 
 
 def _of_rounds(figures: Mapping[str, float], line: Line) -> _Columns:
-    milliseconds = 1000 * figures[line.read.removeprefix("ms ")]
-    return {line.column: _Measured(milliseconds, None, [])}
+    return {line.column: _Measured(1000 * figures[line.read.removeprefix("ms ")])}
 
 
 def _of_epsilons(figures: Sequence[Mapping[str, float]], line: Line) -> _Columns:
     accountant, delta = line.read.split()
     (value,) = (at[accountant] for at in figures if at["delta"] == float(delta))
-    return {line.column: _Measured(value, None, [])}
+    return {line.column: _Measured(value)}
 
 
-def _of_activity(figures: Mapping[str, Mapping[str, float]], line: Line) -> _Columns:
+def _of_activity(figures: Mapping[str, Any], line: Line) -> _Columns:
     if line.read != "shares":
-        value = float(figures[line.read])  # type: ignore[arg-type]
-        return {line.column: _Measured(value, None, [])}
-    return {least: _Measured(share, None, []) for least, share in figures["shares"].items()}
+        return {line.column: _Measured(float(figures[line.read]))}
+    return {least: _Measured(share) for least, share in figures["shares"].items()}
 
 
 _OTHERS: Mapping[str, Callable[..., _Columns]] = {

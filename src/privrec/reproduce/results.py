@@ -12,11 +12,6 @@ from pydantic import Field
 from privrec.runs.documents import Document
 from privrec.runs.figures import figure, figure_and_arm
 
-NAMES = (
-    *("table-movielens", "table-frappe", "fl-parameters", "dp-hits", "epsilon-tables", "budget"),
-    *("personalisation", "meta-cost", "attack-table", "activity"),
-)
-"""The paper's tables and figures, in the order of a page."""
 PAPER = "(paper)"
 """The end of the name of a row that the paper prints."""
 
@@ -96,7 +91,7 @@ class Result(Document):
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(names)
         for number in self.numbers:
-            writer.writerow([_plain(getattr(number, name)) for name in names])
+            writer.writerow([getattr(number, name) for name in names])
         return out.getvalue()
 
     def latex(self) -> str:
@@ -104,8 +99,9 @@ class Result(Document):
         parts = []
         for panel in self.panels:
             head, rows = table_of(self.of(panel), self.decimals)
-            lines = [" & ".join(map(_tex, row)) + r" \\" for row in (head, *rows)]
-            parts.append("\n".join([f"% {_tex(panel)}", *lines]))
+            cells = [[cell.translate(_TEX) for cell in row] for row in (head, *rows)]
+            lines = [" & ".join(row) + r" \\" for row in cells]
+            parts.append("\n".join([f"% {panel.translate(_TEX)}", *lines]))
         return "\n\n".join(parts) + "\n"
 
     def markdown(self, panels: Sequence[str] = ()) -> str:
@@ -113,29 +109,23 @@ class Result(Document):
         parts = []
         for panel in panels or self.panels:
             head, rows = table_of(self.of(panel), self.decimals)
-            lines = [_row([f"{panel}", *head[1:]]), _row(["---"] * len(head)), *map(_row, rows)]
-            parts.append("\n".join(lines))
-        known = [
-            f"`{self.command}`",
-            self.splits,
-            self.date,
-            self.commit and f"commit {self.commit}",
-        ]
-        return "\n\n".join([*parts, f"{'; '.join(filter(None, known))}."])
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+            table = [[panel, *head[1:]], ["---"] * len(head), *rows]
+            parts.append("\n".join(map(_row, table)))
+        commit = self.commit and f"commit {self.commit}"
+        known = filter(None, [f"`{self.command}`", self.splits, self.date, commit])
+        return "\n\n".join([*parts, f"{'; '.join(known)}."])
 
 
 def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _tex(text: str) -> str:
-    for sign, word in {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "±": r"$\pm$"}.items():
-        text = text.replace(sign, word)
-    return text.replace("ε", r"$\varepsilon$").replace("δ", r"$\delta$")
+_TEX = str.maketrans(
+    {
+        **{"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#"},
+        **{"±": r"$\pm$", "ε": r"$\varepsilon$", "δ": r"$\delta$"},
+    }
+)
 
 
 def table_of(numbers: Sequence[Number], decimals: int = 3) -> tuple[list[str], list[list[str]]]:
@@ -148,20 +138,16 @@ def table_of(numbers: Sequence[Number], decimals: int = 3) -> tuple[list[str], l
     rows = []
     for name in dict.fromkeys(number.row for number in numbers):
         in_row = [known.get((name, column)) for column in columns]
-        rows.append([name, *(_cell(number, decimals) for number in in_row)])
-        if any(number and number.printed is not None for number in in_row):
-            printed = [None if number is None else number.printed for number in in_row]
-            rows.append([f"{name} {PAPER}", *(_printed(value, decimals) for value in printed)])
+        cells = ("" if number is None else _cell(number, decimals) for number in in_row)
+        rows.append([name, *cells])
+        printed = [None if number is None else number.printed for number in in_row]
+        if any(value is not None for value in printed):
+            shown = ("" if value is None else figure(value, decimals) for value in printed)
+            rows.append([f"{name} {PAPER}", *shown])
     return ["", *columns], rows
 
 
-def _cell(number: Number | None, decimals: int) -> str:
-    if number is None or number.value is None:
-        return "" if number is None else "-"
-    if decimals != 3:
+def _cell(number: Number, decimals: int) -> str:
+    if number.value is None or decimals != 3:
         return figure(number.value, decimals)
     return figure_and_arm(number.value, number.ends)
-
-
-def _printed(value: float | None, decimals: int) -> str:
-    return "" if value is None else figure(value, decimals)

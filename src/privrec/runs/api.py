@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -168,11 +168,7 @@ def open_run(path: str | Path, *, data: object = None) -> Run:
     check_kind("path", path, (str, PathLike), "a run folder")
     folder, config = records.read_settings(Path(path), settings_of)
 
-    @cache
-    def load_prepared() -> RunPlan:
-        found = _name_of_data(config) if data is None else data
-        return prepare(config, load_begun(found, lambda: records.read_catalogue(folder)))
-
+    load_prepared = cache(partial(_prepared, folder, config, data))
     if data is not None and folder.data_path.is_file():
         records.check_data(folder, load_prepared().task.federation.fingerprint)
 
@@ -182,6 +178,11 @@ def open_run(path: str | Path, *, data: object = None) -> Run:
         recipe=recipe_named(config.recipe),
         load_prepared=load_prepared,
     )
+
+
+def _prepared(folder: records.RunFolder, config: RunSettings, data: object) -> RunPlan:
+    named_or_given = _name_of_data(config) if data is None else data
+    return prepare(config, load_begun(named_or_given, partial(records.read_catalogue, folder)))
 
 
 def _name_of_data(config: RunSettings) -> str:

@@ -90,7 +90,7 @@ class Row:
 
     name: str
     evaluation: Evaluation
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     people: People | None = None
 
     __repr__ = brief
@@ -176,7 +176,7 @@ def _groups_of(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
     return tables
 
 
-def _without_seed(row: Row) -> dict[str, Any]:
+def _without_seed(row: Row) -> dict[str, object]:
     return {**row.settings, "seed": None}
 
 
@@ -419,7 +419,7 @@ def read_row(path: Path) -> Row:
     is_run = folder.config_path.exists() or folder.config_path.is_symlink()
     evaluation = None if is_run else Evaluation.read(folder.evaluation_path)
     if evaluation is not None:
-        settings = {"own": evaluation.recipe, "data": evaluation.data}
+        settings: dict[str, object] = {"own": evaluation.recipe, "data": evaluation.data}
     else:
         evaluation, settings = records.read_evaluation(path), records.read_run(path)[1]
         # Under secure noise without `diagnostics`, times are not known.

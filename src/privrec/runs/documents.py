@@ -275,7 +275,7 @@ class Evaluation(Figures, OfRun):
     by_popularity: list[Part] = Field(default_factory=list)
     few_items: FewItems | None = None
     references: dict[str, Figures]
-    references_left_out: dict[str, Any] = Field(default_factory=dict)
+    references_left_out: dict[str, object] = Field(default_factory=dict)
     privacy: Privacy
     cost: Cost = Cost()
     warnings: list[str] = Field(default_factory=list)
@@ -452,16 +452,17 @@ def summary(attack: Attack | None, audit: Audit | None) -> Attacked | None:
 
     Two trainings are left out: they cost more than this run, and its epsilon does not bound them.
     """
-    known: dict[str, Any] = {}
+    found = Attacked()
     if attack is not None:
         kinds = {name: getattr(attack.attacks, name) for name in KINDS if name != "twice"}
         areas = [(kind.auc.value, name) for name, kind in kinds.items() if kind and kind.auc]
         if areas:
-            known["auc"], known["attack"] = max(areas)
+            auc, strongest = max(areas)
+            found = Attacked(auc=auc, attack=strongest)
     if audit is not None:
         names = ("epsilon_lower", "epsilon_ledger", "holds")
-        known |= {name: getattr(audit, name) for name in names}
-    return Attacked(**known) if known else None
+        found = found.model_copy(update={name: getattr(audit, name) for name in names})
+    return found if found.model_fields_set else None
 
 
 class Listed(Document):

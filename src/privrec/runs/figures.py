@@ -1,8 +1,7 @@
 """Figures as text: with their interval, in small tables, and in sentences that warn of a run."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from privrec.data.text import short
 from privrec.evaluation.intervals import Difference
@@ -85,7 +84,6 @@ _LEAST = 1e-9
 """What is smaller is an error of rounding."""
 
 
-Document = Mapping[str, Any]
 KINDS = {
     "paper": "the paper's attack",
     "loss": "loss",

@@ -183,7 +183,7 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
         )
 
 
-def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
+def read_run(path: Path) -> tuple[RunFolder, dict[str, object]]:
     """Return an existing run folder and its settings, as they were written."""
     folder = RunFolder(path=path)
     if not folder.config_path.is_file():
@@ -195,7 +195,7 @@ def read_run(path: Path) -> tuple[RunFolder, dict[str, Any]]:
     return folder, settings_in(folder, content)
 
 
-def settings_in(folder: RunFolder, content: bytes) -> dict[str, Any]:
+def settings_in(folder: RunFolder, content: bytes) -> dict[str, object]:
     """Return the settings in the content of a `config.toml`, as they were written."""
     try:
         values = tomllib.loads(content.decode())
@@ -227,7 +227,7 @@ def no_run(path: Path) -> str:
 
 
 def read_settings(
-    path: Path, check: Callable[[Mapping[str, Any]], RunSettings]
+    path: Path, check: Callable[[Mapping[str, object]], RunSettings]
 ) -> tuple[RunFolder, RunSettings]:
     """Return an existing run folder and its settings, as `check` returns or refuses them."""
     folder, values = read_run(path)
@@ -341,7 +341,7 @@ def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> Non
     entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
     # Wider numbers come first, so that all of them are aligned.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": entry}
+    header: dict[str, object] = {"__metadata__": entry}
     end = 0
     for name in names:
         start, end = end, end + arrays[name].nbytes
@@ -473,7 +473,7 @@ class ProgressFile:
             "began": round(time.time(), 3),
         }
 
-    def write(self, content: dict[str, Any], *, now: bool = False) -> None:
+    def write(self, content: dict[str, object], *, now: bool = False) -> None:
         """Write the content, unless something was written just before and it can wait."""
         with self._lock:
             time_now = self._clock()

@@ -23,6 +23,7 @@ from privrec.core.phase import (
     ServerState,
     ServerWork,
     Stage,
+    Told,
     silent,
 )
 from privrec.core.round import fastest
@@ -124,11 +125,8 @@ def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     telling, told = _timed(lambda: phase.tell(state))
     cohort = phase.release.sampling.cohort
     people = _some(phase.population, min(cohort, _MOST))
-
-    def run(count: int) -> CohortTotal:
-        chosen = Cohort(people[:count], prepared.task.federation.take)
-        return fastest(phase, told, chosen, state.round_index, state.clip_norm)
-
+    sample = Cohort(people, prepared.task.federation.take)
+    run = partial(_total_of_first, phase, state, told, sample)
     compiling, asking, count, total = _grown(run, cohort)
     # As if the whole cohort had answered: what the server computes may depend on how much there is.
     scale = cohort / max(count, 1)
@@ -157,6 +155,13 @@ def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     last = absorbing if last is None else last
     seconds += (rounds - 1) * absorbing + last
     return _Sample(seconds, needed, after.params, last, summed)
+
+
+def _total_of_first(
+    phase: Phase, state: ServerState, told: Told, sample: Cohort, count: int
+) -> CohortTotal:
+    chosen = sample._replace(people=sample.people[:count])
+    return fastest(phase, told, chosen, state.round_index, state.clip_norm)
 
 
 def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:

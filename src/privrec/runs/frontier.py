@@ -190,7 +190,7 @@ class Job:
     delta: float | None = None
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What is asked of it besides its recipe's own values."""
         budget = {"epsilon": self.epsilon, "delta": self.delta}
         given = {key: value for key, value in budget.items() if value is not None}

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
@@ -57,7 +57,7 @@ class LedgerLine(Document):
     honest: int = 0
     sums_of_a_round: int = 0
     epsilon_of_server: float = math.inf
-    local_noise: dict[str, Any] | None = None
+    local_noise: dict[str, object] | None = None
     exchange: str | None = None
     mechanism: MechanismName
     sampling: Annotated[Sampling, BeforeValidator(_as_sampling)]
@@ -194,7 +194,7 @@ def checked_lines(path: Path, text: bytes) -> list[LedgerLine]:
     return lines
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return a JSON object; raise if a key is in it twice: readers would differ in what it says."""
     found = dict(pairs)
     if len(found) < len(pairs):

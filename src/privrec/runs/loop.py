@@ -183,10 +183,7 @@ def train(
         discard(folder)
         raise
     return Run(
-        folder=folder,
-        config=config,
-        recipe=recipe_named(recipe),
-        load_prepared=lambda: prepared,
+        folder=folder, config=config, recipe=recipe_named(recipe), load_prepared=lambda: prepared
     )
 
 
@@ -219,7 +216,7 @@ def with_choice(
     return with_settings(prepared, chosen.values), chosen.line
 
 
-def with_settings(prepared: Plan, values: Mapping[str, Any]) -> Plan:
+def with_settings(prepared: Plan, values: Mapping[str, object]) -> Plan:
     """Return the same run with some other settings."""
     if not values:
         return prepared
@@ -228,12 +225,7 @@ def with_settings(prepared: Plan, values: Mapping[str, Any]) -> Plan:
 
 
 def train_and_evaluate(
-    recipe: str,
-    data: str,
-    place: Path,
-    *,
-    on_progress: OnProgress | None = None,
-    **settings: Any,
+    recipe: str, data: str, place: Path, *, on_progress: OnProgress | None = None, **settings: Any
 ) -> Evaluation:
     """Return the evaluation of the run in `place`; trains and tests first, if that was not done."""
     begun = place.exists() and not records.is_untouched(place)
@@ -397,7 +389,7 @@ def _compile(stage: Stage, state: ServerState, progress: Progress) -> None:
 
 def _validation_figures(
     prepared: Plan, state: ServerState, best: Best | None, last: int
-) -> tuple[dict[str, Any], Best | None]:
+) -> tuple[dict[str, object], Best | None]:
     """Return the validation figures for the line of a round, and the best state so far."""
     config, figures = prepared.task.settings, validate(prepared, state.params)
     hits = figures["validation"][K]
@@ -486,7 +478,7 @@ def _settings_of(
     started: tuple[records.RunFolder, RunSettings] | None,
     recipe: str,
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
 ) -> Any:
     """Return the settings of a new run, or those of the run to resume if these do not differ."""
     if started is None:
@@ -498,7 +490,9 @@ def _settings_of(
     return config
 
 
-def check_same(folder: records.RunFolder, started: RunSettings, asked: Mapping[str, Any]) -> None:
+def check_same(
+    folder: records.RunFolder, started: RunSettings, asked: Mapping[str, object]
+) -> None:
     """Refuse to resume with other settings: the result would be a mixture of two runs."""
     old = started.model_dump()
     for key, value in asked.items():

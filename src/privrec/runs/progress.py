@@ -16,12 +16,7 @@ from typing import Any
 
 from privrec.core.phase import TRAIN, Stage
 from privrec.core.round import tell_nobody
-from privrec.runs.folder import (
-    WRITE_SECONDS,
-    Clock,
-    ProgressFile,
-    RunFolder,
-)
+from privrec.runs.folder import WRITE_SECONDS, Clock, ProgressFile, RunFolder
 from privrec.simulate.cost import process_memory
 from privrec.types import OnProgress
 
@@ -143,7 +138,7 @@ def progress_of(
     progress.end(finished=True)
 
 
-def _memory() -> dict[str, Any]:
+def _memory() -> dict[str, object]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak = peak if sys.platform == "darwin" else 1024 * peak
     return {"memory": {"now": process_memory(), "peak": peak}}

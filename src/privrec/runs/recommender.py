@@ -1,10 +1,10 @@
 """A recommender of one's own, tested on the people and lines that a run is tested on."""
 
-import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -109,18 +109,17 @@ def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[boo
     score = _guarded(name, "fit", lambda: fit(*arguments))
     if not callable(score):
         raise ScorerError(f"{name}: fit must return a function score(seen); got {got(score)}")
-
-    def table(devices: Clients) -> Scores:
-        seen = likes_of(devices, n_items)
-        own = seen.nonzero()
-        found = _guarded(name, "score", lambda: score(seen))
-        scores = _checked(name, found, (len(devices), n_items))
-        flat.extend(_are_flat(scores, own))
-        return scores
-
     task = Task(settings=config, federation=federation, split=split, whole=whole, protocol=protocol)
-    ranker = TableScorer(table=table)
+    ranker = TableScorer(table=partial(_scores_of, name, score, n_items, flat))
     return Plan(task=task, stages=tuple, ranker=lambda params: ranker)
+
+
+def _scores_of(name: str, score: Score, n_items: int, flat: list[bool], devices: Clients) -> Scores:
+    seen = likes_of(devices, n_items)
+    own = seen.nonzero()
+    scores = _checked(name, _guarded(name, "score", lambda: score(seen)), seen.shape)
+    flat.extend(_are_flat(scores, own))
+    return scores
 
 
 def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
@@ -177,7 +176,7 @@ def _takes_two(fit: Fit) -> bool:
 
 
 def _name_of(fit: Fit) -> str:
-    while isinstance(fit, functools.partial):
+    while isinstance(fit, partial):
         fit = fit.func
     found = getattr(fit, "__name__", type(fit).__name__)
     return "own" if found == "<lambda>" else found

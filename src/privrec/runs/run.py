@@ -18,34 +18,20 @@ import polars as pl
 
 from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import plan_on_device
+from privrec.data.added import with_new_items
 from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import ITEM_LIST, natural_order, short
 from privrec.device import FORMAT, Device, Model, read_model
-from privrec.errors import (
-    PrivacyWarning,
-    PrivrecError,
-    RunFolderError,
-    SettingsError,
-    check_kind,
-)
+from privrec.errors import PrivacyWarning, PrivrecError, RunFolderError, SettingsError, check_kind
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.statement import PrivacyReport, privacy_report
 from privrec.runs import folder as records
-from privrec.runs.added import with_more_items
 from privrec.runs.bar import progress_bar
-from privrec.runs.documents import (
-    Attack,
-    Attacked,
-    Audit,
-    Evaluation,
-    RoundFigures,
-    RoundLine,
-    summary,
-)
+from privrec.runs.documents import Evaluation, RoundFigures, RoundLine
 from privrec.runs.evaluate import (
     checked_asked,
     counting,
@@ -146,7 +132,9 @@ class Run:
         report = self.folder.report_path.with_stem(f"report{ending}")
         report.unlink(missing_ok=True)  # It is of another evaluation.
         if _is_public(tested):
-            records.write_whole(examples_path(report), examples_of(tested, params).text())
+            records.write_whole(
+                beside_report(report, "examples"), examples_of(tested, params).text()
+            )
         return evaluation
 
     @property
@@ -217,6 +205,7 @@ class Run:
         if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
             refuse_large_delta(self.config.budget.delta, users, forced=False)
+        named = self.recipe.public_features
         report = privacy_report(
             ledger,
             delta=self.config.budget.delta,
@@ -225,18 +214,12 @@ class Run:
             server=server_of(lines) or self.recipe.server,
             second=ledger_in(lines, only_noised=True),
             undeclared=self.catalogue.undeclared,
-            item_features=self._public_features,
+            item_features=named(self.config, self.catalogue) if named else (),
         )
         if few := too_few_have_learned(lines):
             whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
             report = replace(report, statement=whole, short=short_)
         return replace(report, local_noise=any(line.local_noise for line in lines))
-
-    @property
-    def _public_features(self) -> Sequence[str]:
-        """The names of the features of items that the run uses as public."""
-        named = self.recipe.public_features
-        return () if named is None else named(self.config, self.catalogue)
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
@@ -280,11 +263,7 @@ class Run:
             return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
     def lists(
-        self,
-        *,
-        new: Source | None = None,
-        top: int,
-        on_progress: OnProgress | None = None,
+        self, *, new: Source | None = None, top: int, on_progress: OnProgress | None = None
     ) -> Iterator[pl.DataFrame]:
         """Return the lists of `recommend_many` as they come, some people at a time."""
         catalogue = self.catalogue
@@ -301,9 +280,9 @@ class Run:
         return lists_for(scorer, catalogue, groups, top=top, on_progress=advance)
 
 
-def examples_path(report: Path) -> Path:
-    """Return where the example people of a report are, if its data is public."""
-    return report.with_name(f"examples{report.stem.removeprefix('report')}.json")
+def beside_report(report: Path, name: str) -> Path:
+    """Return the JSON file of the same evaluation as a report: `evaluation` or `examples`."""
+    return report.with_name(f"{name}{report.stem.removeprefix('report')}.json")
 
 
 def _is_public(prepared: Plan) -> bool:
@@ -319,11 +298,6 @@ def _is_public(prepared: Plan) -> bool:
         return load(data).fingerprint == prepared.task.whole.fingerprint
     except PrivrecError:
         return False  # The built-in data is not on this machine, so this is not it.
-
-
-def attacked_in(folder: records.RunFolder) -> Attacked | None:
-    """Return the strongest attack and the audit of a run; None if there were none."""
-    return summary(Attack.read(folder.attack_path), Audit.read(folder.audit_path))
 
 
 # A constant time stamp, the earliest that zip allows: the same run gives the same bytes.
@@ -348,7 +322,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     _warn_of_order(model.catalogue)
     known = model.catalogue.n_items
     if items is not None:
-        model = with_more_items(model, run.recipe, run.config, items, where)
+        model = _with_more_items(run, model, items, where)
     # The path of the data is private: leave it out.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
@@ -372,6 +346,29 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     read_model(content, str(path)).device()
     records.write_whole(path, content.getvalue())
     return model.catalogue.n_items - known
+
+
+def _with_more_items(run: Run, model: Model, items: pl.DataFrame, where: str) -> Model:
+    """Return the model with the items of a table that it does not have yet; `where` names it.
+
+    It promises the same, and says that items were added.
+    """
+    if run.recipe.with_items is None:
+        raise RunFolderError(
+            f"a run of {run.config.recipe} cannot take new items: dp-privrec-plus can,"
+            " where items have public features"
+        )
+    known = model.catalogue.n_items
+    catalogue = with_new_items(model.catalogue, items, where)
+    params = run.recipe.with_items(run.config, model.params, catalogue, known)
+    count = catalogue.n_items - known
+    items_were = "1 item was" if count == 1 else f"{count:,} items were"
+    added = (
+        f" After the training, {items_were} added from public features alone: no person's data was"
+        " used for it, and it costs no epsilon."
+    )
+    told = {key: model.privacy[key] + added for key in ("statement", "short")}
+    return replace(model, params=params, catalogue=catalogue, privacy={**model.privacy, **told})
 
 
 def _warn_of_order(catalogue: Catalogue) -> None:

@@ -22,15 +22,14 @@ BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper
 """The lower bounds of an audit."""
 
 
-def render_attacks(
-    attacks: Sequence[Attack], audits: Sequence[Audit], *, links: Sequence[Link] = ()
-) -> str:
+def render_attacks(*documents: Attack | Audit, links: Sequence[Link] = ()) -> str:
     """Return the page of the documents `attack.json` and `audit.json` of some runs."""
+    audits = [document for document in documents if isinstance(document, Audit)]
     return render(
         "attacks.html",
         title="Attacks and audits",
         links=links,
-        attacks=attacks,
+        attacks=[document for document in documents if isinstance(document, Attack)],
         audits=audits,
         name=_name,
         attack_chart=_attack_chart,

@@ -55,12 +55,7 @@ def render_comparison(
         (_linked(name, known), statement_of(evaluation.privacy))
         for name, evaluation in compared.evaluations.items()
     ]
-    return render(
-        "comparison.html",
-        title="Runs side by side",
-        parts=parts,
-        promises=promises,
-    )
+    return render("comparison.html", title="Runs side by side", parts=parts, promises=promises)
 
 
 def _hits(data: str, lines: Sequence[Line], reports: Mapping[str, str]) -> Table:

@@ -76,11 +76,6 @@ def _bare(frontier: Frontier) -> Point | None:
     return next((point for point in frontier.points if point.epsilon is None), None)
 
 
-def _levels(frontier: Frontier) -> dict[str, float]:
-    bare = _bare(frontier)
-    return {**({NO_NOISE: bare.hits[_K]} if bare else {}), **frontier.lines}
-
-
 def _ends(point: Point | None) -> tuple[float, float] | None:
     """Return the ends of the interval of Hits@20; None where it has none."""
     ends = point.interval.get(_K) if point else None
@@ -90,12 +85,13 @@ def _ends(point: Point | None) -> tuple[float, float] | None:
 def draw_frontier(frontier: Frontier, *, title: str = "") -> Markup:
     """Return the curve over ε; with a title as an SVG file of its own."""
     noised = {point.epsilon: point for point in frontier.points if point.epsilon is not None}
-    band = _ends(_bare(frontier))
+    bare = _bare(frontier)
+    band = _ends(bare)
     return line_chart(
         {WITH_NOISE: [(epsilon, point.hits[_K]) for epsilon, point in noised.items()]},
         x_label=f"ε asked for, at δ = {frontier.delta:g} (logarithmic)",
         y_label=f"Hits@{_K}",
-        levels=_levels(frontier),
+        levels={**({NO_NOISE: bare.hits[_K]} if bare else {}), **frontier.lines},
         bars={
             WITH_NOISE: {x: ends for x, point in noised.items() if (ends := _ends(point))},
             NO_NOISE: {1.0: band} if band else {},

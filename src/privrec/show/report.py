@@ -10,7 +10,6 @@ from privrec.evaluation.intervals import Difference
 from privrec.evaluation.metrics import KS
 from privrec.runs.documents import Attacked, Evaluation, Example, Group, Privacy, RoundFigures
 from privrec.runs.figures import (
-    Document,
     around,
     digits,
     figure,
@@ -65,7 +64,7 @@ class Beside:
 def render_report(
     evaluation: Evaluation,
     rounds: Sequence[RoundFigures],
-    settings: Document,
+    settings: Mapping[str, object],
     beside: Beside | None = None,
 ) -> str:
     """Return the page of one run that was evaluated."""
@@ -84,7 +83,7 @@ def render_begun(
     title: str,
     privacy: Privacy,
     rounds: Sequence[RoundFigures],
-    settings: Document,
+    settings: Mapping[str, object],
     *,
     next_step: str,
     beside: Beside,
@@ -102,7 +101,7 @@ def render_begun(
 
 
 def _shared(
-    privacy: Privacy, rounds: Sequence[RoundFigures], settings: Document, beside: Beside
+    privacy: Privacy, rounds: Sequence[RoundFigures], settings: Mapping[str, object], beside: Beside
 ) -> dict[str, object]:
     """Return what the report of every run shows."""
     rows = [(key, str(value)) for key, value in settings.items()]

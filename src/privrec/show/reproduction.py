@@ -1,15 +1,16 @@
 """The page and the pictures of a reproduction, and its tables in pages of documentation."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
 
 from privrec.errors import RunFolderError
-from privrec.reproduce.experiments import SYSTEMS
-from privrec.reproduce.mistakes import MISTAKES
-from privrec.reproduce.results import NAMES, PAPER, Number, Result, table_of
+from privrec.reproduce.agreement import MISTAKES
+from privrec.reproduce.experiments import EXPERIMENTS, SYSTEMS
+from privrec.reproduce.results import PAPER, Number, Result, table_of
 from privrec.runs.folder import file_errors, write_whole
 from privrec.show.charts import line_chart
 from privrec.show.page import Table, render
@@ -21,10 +22,7 @@ _QUICK = (
 _REMEDY = "remove it, or make it again"
 _CURVES = 9
 """More curves than this cannot be told apart: then a chart has the rows that the paper has too."""
-_KINDS = {
-    **SYSTEMS,
-    **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"},
-}
+_KINDS = {**SYSTEMS, **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"}}
 """The recipe of a row, which decides its colour; the printed curve has the same, dashed."""
 
 
@@ -43,7 +41,7 @@ def write_page(out: Path) -> list[Path]:
 
 def read_results(folder: Path) -> list[Result]:
     """Return the results in a folder, in the order of the paper's tables and figures."""
-    known = [Result.read(folder / f"{name}.json", remedy=_REMEDY) for name in NAMES]
+    known = [Result.read(folder / f"{name}.json", remedy=_REMEDY) for name in EXPERIMENTS]
     return [result for result in known if result is not None]
 
 
@@ -55,28 +53,15 @@ def render_reproduction(results: Sequence[Result]) -> str:
         title="The paper reproduced",
         warnings=[_QUICK] if any(result.quick for result in results) else [],
         sections=[_section(result) for result in results],
-        mistakes=[
-            {
-                "title": mistake.title,
-                "why": mistake.why,
-                "command": mistake.command,
-                "evidence": mistake.evidence(by_name),
-            }
-            for mistake in MISTAKES
-        ],
+        mistakes=[(mistake, mistake.evidence(by_name)) for mistake in MISTAKES],
     )
 
 
 def _section(result: Result) -> Mapping[str, object]:
     return {
-        "name": result.name,
-        "title": result.title,
-        "command": result.command,
+        "result": result,
         "about": " · ".join(filter(None, ["; ".join(result.data), result.splits])),
-        "says": result.says,
-        "sentences": result.sentences,
         "panels": [_panel(result, panel) for panel in result.panels],
-        "notes": result.notes,
     }
 
 
@@ -95,13 +80,10 @@ def draw(result: Result, panel: str, *, title: str = "") -> Markup:
         beside = {number.row for number in numbers if _is_beside(number)}
         rows = [row for row in rows if row in beside]
     shown = [number for number in numbers if number.row in rows and number.value is not None]
-    printed = {
-        f"{number.row} {PAPER}": number.row for number in shown if number.printed is not None
-    }
-    series = {row: _points(shown, row, lambda number: number.value) for row in rows}
+    printed = dict.fromkeys(number.row for number in shown if number.printed is not None)
+    series = {row: _points(shown, row, "value") for row in rows}
     if len(rows) + len(printed) <= 2 * _CURVES:
-        for name, row in printed.items():
-            series[name] = _points(shown, row, lambda number: number.printed)
+        series |= {f"{row} {PAPER}": _points(shown, row, "printed") for row in printed}
     levels = {n.row: n.value for n in shown if n.x is None and n.value is not None}
     bars = {row: {n.x or 1.0: n.ends for n in shown if n.row == row and n.ends} for row in rows}
     return line_chart(
@@ -120,12 +102,9 @@ def _is_beside(number: Number) -> bool:
     return number.printed is not None or number.row in ("privrec-plus", "dp-privrec-plus, ε = 8")
 
 
-def _points(
-    numbers: Sequence[Number], row: str, of: Callable[[Number], float | None]
-) -> list[tuple[float, float]]:
-    """Return the points (x, `of` the number) of a row, without those that have no such value."""
-    in_row = [number for number in numbers if number.row == row and number.x is not None]
-    points = [(number.x, of(number)) for number in in_row]
+def _points(numbers: Sequence[Number], row: str, figure: str) -> list[tuple[float, float]]:
+    """Return the points of a row that have a place on the axis, and a value or a printed one."""
+    points = [(number.x, getattr(number, figure)) for number in numbers if number.row == row]
     return [(x, y) for x, y in points if x is not None and y is not None]
 
 
@@ -161,19 +140,18 @@ def filled(text: str, folder: Path, made: Mapping[Path, Result] | None = None) -
     it. Files are named from `folder`. Without panels it has all of them. What is just `made` is not
     read.
     """
+    return _BLOCK.sub(partial(_filled_block, folder, made or {}), text)
 
-    def table(block: re.Match[str]) -> str:
-        path = folder / block["file"]
-        result = (made or {}).get(path) or Result.read(path, remedy=_REMEDY)
-        if result is None:
-            raise RunFolderError(f"there is no {path}, which a block of the page names")
-        names = (block["panels"] or "").split(";")
-        panels = [name.strip() for name in names if name.strip()]
-        if unknown := [name for name in panels if name not in result.panels]:
-            raise RunFolderError(f"{path} has no panel {unknown[0]!r}")
-        return f"{block[1]}\n{result.markdown(panels)}\n\n{block[5]}"
 
-    return _BLOCK.sub(table, text)
+def _filled_block(folder: Path, made: Mapping[Path, Result], block: re.Match[str]) -> str:
+    path = folder / block["file"]
+    result = made.get(path) or Result.read(path, remedy=_REMEDY)
+    if result is None:
+        raise RunFolderError(f"there is no {path}, which a block of the page names")
+    panels = [name.strip() for name in (block["panels"] or "").split(";") if name.strip()]
+    if unknown := [name for name in panels if name not in result.panels]:
+        raise RunFolderError(f"{path} has no panel {unknown[0]!r}")
+    return f"{block[1]}\n{result.markdown(panels)}\n\n{block[5]}"
 
 
 def put_into(page: Path, results: Sequence[Result], *, commit: str, date: str) -> list[Path]:

@@ -37,14 +37,7 @@ from privrec.runs.documents import (
     fault_in,
 )
 from privrec.runs.figures import at_least, duration, figure_and_arm
-from privrec.runs.folder import (
-    RunFolder,
-    file_errors,
-    is_alive,
-    is_untouched,
-    no_run,
-    settings_in,
-)
+from privrec.runs.folder import RunFolder, file_errors, is_alive, is_untouched, no_run, settings_in
 from privrec.runs.ledger import check_has, checked_lines, ledger_in, whole_lines
 from privrec.show.report import looks_in, loss_chart, validation_curves
 
@@ -372,12 +365,7 @@ def _newest(rounds: Sequence[RoundFigures]) -> Validation | None:
         return None
     (at, hits), (best_at, best) = points[-1], max(points, key=lambda point: point[1])
     return Validation(
-        k=_K,
-        round=int(at),
-        hits=hits,
-        interval=ends.get(at),
-        best_round=int(best_at),
-        best=best,
+        k=_K, round=int(at), hits=hits, interval=ends.get(at), best_round=int(best_at), best=best
     )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from privrec.data.text import data_title
 from privrec.runs.api import open_run
-from privrec.runs.documents import Attack, Audit, Evaluation, Examples, Privacy
+from privrec.runs.documents import Attack, Audit, Evaluation, Examples, Privacy, summary
 from privrec.runs.folder import RunFolder, read_evaluation, write_whole
 from privrec.runs.ledger import settled_ledger
-from privrec.runs.run import Run, attacked_in, examples_path
+from privrec.runs.run import Run, beside_report
 from privrec.show.attacks import render_attacks
 from privrec.show.page import beside
 from privrec.show.promise import render_privacy
@@ -17,10 +17,7 @@ from privrec.show.report import Beside, render_begun, render_report
 
 
 def write_report(
-    run: Run | str | Path,
-    *,
-    protocol: str | None = None,
-    candidates: str | None = None,
+    run: Run | str | Path, *, protocol: str | None = None, candidates: str | None = None
 ) -> Path:
     """Write the report of a run from the files in its folder, and return the path of the report.
 
@@ -56,13 +53,11 @@ def refresh_report(run: Run) -> None:
 
 def write_attacks(folder: RunFolder) -> None:
     """Write the pages of attacks and audits, with links to the other pages of the run."""
-    attack, audit = Attack.read(folder.attack_path), Audit.read(folder.audit_path)
-    for name, document in (("attack", attack), ("audit", audit)):
-        place = folder.report_path.with_name(f"{name}.html")
-        if isinstance(document, Attack):
-            write_whole(place, render_attacks([document], [], links=beside(place)).encode())
-        elif document is not None:
-            write_whole(place, render_attacks([], [document], links=beside(place)).encode())
+    for document in (Attack.read(folder.attack_path), Audit.read(folder.audit_path)):
+        if document is not None:
+            name = "attack.html" if isinstance(document, Attack) else "audit.html"
+            place = folder.report_path.with_name(name)
+            write_whole(place, render_attacks(document, links=beside(place)).encode())
 
 
 def _write_pages(run: Run, place: Path) -> None:
@@ -72,15 +67,15 @@ def _write_pages(run: Run, place: Path) -> None:
     title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
     ledger = settled_ledger(folder)
     privacy = Privacy.model_validate(run.privacy().as_json())
-    examples = Examples.read(examples_path(place))
+    examples = Examples.read(beside_report(place, "examples"))
     shown = Beside(
         summary=run.recipe.summary,
         ledger=ledger,
         examples=examples.examples if examples else (),
-        attacked=attacked_in(folder),
+        attacked=summary(Attack.read(folder.attack_path), Audit.read(folder.audit_path)),
         links=beside(place, sure=["privacy"]),
     )
-    source = _evaluation_beside(place)
+    source = beside_report(place, "evaluation")
     if source.is_file():
         evaluation = read_evaluation(folder.path, source.name)
         page = render_report(evaluation, run.figures, settings, shown)
@@ -102,7 +97,3 @@ def _write_own(folder: RunFolder) -> Path:
         settings = {name: getattr(evaluation, name) for name in names}
         write_whole(folder.report_path, render_report(evaluation, [], settings).encode())
     return folder.report_path
-
-
-def _evaluation_beside(report: Path) -> Path:
-    return report.with_name(f"evaluation{report.stem.removeprefix('report')}.json")
