@@ -98,10 +98,17 @@ def up(
         show_result(run, path, json_)
 
 
-@federate_app.command(epilog=examples("privrec federate enrol --data my-data --out node-1"))
+@federate_app.command(
+    epilog=examples(
+        "privrec federate enrol --data my-data --out node-1",
+        "privrec federate enrol --renew --out node-1",
+    )
+)
 def enrol(
-    data: Annotated[str, typer.Option(help="This node's data: a data folder or a built-in name.")],
     out: Annotated[Path, typer.Option(help="The node's folder, made anew.")],
+    data: Annotated[
+        str | None, typer.Option(help="This node's data: a data folder or a built-in name.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="What the others call this node.", show_default="the folder's name"),
@@ -109,9 +116,19 @@ def enrol(
     hold_out: Annotated[
         float, typer.Option(help="Share of people who do not take part, to test the model on.")
     ] = 0.0,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Give a node another key; its people stay enrolled.")
+    ] = False,
 ) -> None:
     """Make a node's keys and keep its people; writes enrolment.json for the server."""
     with plain_errors():
+        if renew:
+            if data is not None or name is not None or hold_out:
+                raise FederationError("--renew takes --out alone: the node's people stay")
+            _renew_key(out)
+            return
+        if data is None:
+            raise FederationError("give --data, or --renew for a node that is there already")
         from privrec.data.sources import load
         from privrec.protocol.enrolment import NodeFolder, drawn_apart
         from privrec.protocol.enrolment import enrol as make_node
@@ -126,6 +143,16 @@ def enrol(
         print_line("keep for yourself:  everything else in that folder")
         key = _key_text(enrolment.public_key)
         print_line(f"tell the others:    {enrolment.name} has the key {key}")
+
+
+def _renew_key(folder: Path) -> None:
+    from privrec.protocol.enrolment import NodeFolder, renew_key
+
+    made = renew_key(folder)
+    print_line(f"{folder} has a new key, and the old one is gone")
+    print_line(f"send to the server: {NodeFolder(folder).enrolment} (both keys signed it)")
+    print_line("until there are terms with the new key, this node cannot take part")
+    print_line(f"tell the others:    {made.name} has the key {_key_text(made.public_key)}")
 
 
 @federate_app.command(
@@ -159,6 +186,15 @@ def server(
     renew: Annotated[
         bool, typer.Option("--renew", help="Make a new certificate, also for a --name.")
     ] = False,
+    follows: Annotated[
+        Path | None,
+        typer.Option(
+            "--follows", metavar="FOLDER", help="The server's folder of an older training."
+        ),
+    ] = None,
+    retire: Annotated[
+        list[str] | None, typer.Option(help="With --follows: a node that leaves; repeat.")
+    ] = None,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop.
 
@@ -166,12 +202,23 @@ def server(
     """
     with plain_errors(lambda: _stopped(folder, _go_on(folder))):
         from privrec.protocol.certificates import renew as renew_certificate
-        from privrec.protocol.enrolment import ServerFolder, found_federation, read_server
+        from privrec.protocol.enrolment import (
+            ServerFolder,
+            changed_federation,
+            found_federation,
+            read_server,
+        )
         from privrec.transport.run_server import serve
 
         settings = settings_from(config, set_, {"seed": seed, "epsilon": epsilon})
         place, enrolments, hosts = ServerFolder(folder), enrolment or [], name or []
-        if not place.terms.is_file() and not renew:
+        if follows is not None:
+            if catalogue or recipe or settings or hosts or renew:
+                raise FederationError("--follows keeps catalogue, recipe, settings and names")
+            changed_federation(folder, follows, enrolments, retire or [])
+        elif retire:
+            raise FederationError("--retire needs --follows: nodes leave between two trainings")
+        elif not place.terms.is_file() and not renew:
             options = recipe or RECIPE, settings, [host, *hosts]
             found_federation(folder, catalogue, enrolments, *options)
         elif settings or enrolments or catalogue or recipe or (hosts and not renew):
@@ -182,6 +229,7 @@ def server(
             need = f"give every node the new {place.ca}" if new else "nodes need no new file"
             print_line(f"made a new certificate: {need}")
         _show_terms(terms)
+        _show_days_left(folder)
         print_line(f"give every node: {place.terms} and {place.ca}")
         if prepare_only:
             return
@@ -251,7 +299,7 @@ def on_held_out(
 def status(folder: ServerArgument, json_: JsonOption = False) -> None:
     """Show what a server's federation is doing, who is missing, and whether it runs."""
     with plain_errors():
-        from privrec.protocol.certificates import key_hash
+        from privrec.protocol.certificates import days_left, key_hash
         from privrec.protocol.enrolment import is_running, read_server
         from privrec.protocol.server import ServerStatus
         from privrec.runs.figures import duration
@@ -268,10 +316,12 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
                 for member in terms.members
             ]
             about = {"terms": terms.fingerprint, "people": terms.people, "members": members}
-            about |= {"running": runs, "missing": missing}
+            days = days_left(folder / "server.pem")
+            about |= {"running": runs, "missing": missing, "certificate_days": round(days, 1)}
             print_json({**about, **seen.model_dump(mode="json")})
             return
         _show_terms(terms)
+        _show_days_left(folder)
         ago, step = duration(max(0.0, time.time() - seen.time)), f"round {seen.round_index}"
         if seen.step == "done":
             print_line(f"done, {ago} ago")
@@ -300,21 +350,33 @@ def _log_to_terminal() -> None:
     log.addHandler(handler)
 
 
+_SOON = 30
+"""Days before the end of a certificate from which on it is said."""
+
+
+def _show_days_left(folder: Path) -> None:
+    """Print that the server's certificate ends soon, if it does."""
+    from privrec.protocol.certificates import RENEW, days_left
+
+    days = days_left(folder / "server.pem")
+    if days < _SOON:
+        how = RENEW.format(folder=shlex.quote(str(folder)))
+        print_line(
+            f"the server's certificate ends in {max(days, 0):.0f} days; renew it with: {how}"
+        )
+
+
 def _settled(folder: Path, enrolments: list[Path]) -> str:
     """Return why a federation takes no other settings, and how a node is added."""
-    from privrec.protocol.enrolment import read_server
-
-    recipe = read_server(folder)[1].settings.recipe
     if not enrolments:
         return f"{folder} has its terms already; start it without settings"
-    words = ["privrec", "federate", "server", f"{folder}-2"]
-    words += ["--catalogue", str(folder / "catalogue.json")]
-    for path in (folder / "roster.json", *enrolments):
+    words = ["privrec", "federate", "server", f"{folder}-2", "--follows", str(folder)]
+    for path in enrolments:
         words += ["--enrolment", str(path)]
     return (
-        f"{folder} has its terms already, and its nodes agreed to them; to add a node, found a new"
-        f" federation: {shlex.join([*words, '--recipe', recipe])}; then give every node the new"
-        " terms.json and ca.crt; nodes keep their folders, and what their people spent still counts"
+        f"{folder} has its terms already, and its nodes agreed to them; to add a node, begin"
+        f" another training: {shlex.join(words)}; then give every node the new terms.json; nodes"
+        " keep their folders, and what their people spent still counts"
     )
 
 

@@ -64,10 +64,10 @@ def text(status: ServerStatus, counts: Mapping[str, int], members: int, spent: C
     """Return the metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(status, Counter(counts), members, spent))
-    return generate_latest(registry).decode()
+    return str(generate_latest(registry), "utf-8")  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Collector:
     """All metrics, as the library asks for them."""
 
