@@ -1,5 +1,6 @@
 """`privrec federate`: the same training over a real network, over HTTPS."""
 
+import json
 import logging
 import math
 import shlex
@@ -49,6 +50,7 @@ RecipeOption = Annotated[
         show_default=RECIPE,
     ),
 ]
+JsonLogOption = Annotated[bool, typer.Option("--json-log", help="Log as lines of JSON.")]
 ServerArgument = Annotated[Path, typer.Argument(help="The server's folder.")]
 NodeArgument = Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")]
 
@@ -195,47 +197,77 @@ def server(
     retire: Annotated[
         list[str] | None, typer.Option(help="With --follows: a node that leaves; repeat.")
     ] = None,
+    json_log: JsonLogOption = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop.
 
     --set also takes the terms of a federation, such as missing=0.2 (docs/federation.md).
     """
     with plain_errors(lambda: _stopped(folder, _go_on(folder))):
-        from privrec.protocol.certificates import renew as renew_certificate
-        from privrec.protocol.enrolment import (
-            ServerFolder,
-            changed_federation,
-            found_federation,
-            read_server,
-        )
         from privrec.transport.run_server import serve
 
         settings = settings_from(config, set_, {"seed": seed, "epsilon": epsilon})
-        place, enrolments, hosts = ServerFolder(folder), enrolment or [], name or []
-        if follows is not None:
+        hosts, enrolments = name or [], enrolment or []
+        if follows is not None or retire:
             if catalogue or recipe or settings or hosts or renew:
                 raise FederationError("--follows keeps catalogue, recipe, settings and names")
-            changed_federation(folder, follows, enrolments, retire or [])
-        elif retire:
-            raise FederationError("--retire needs --follows: nodes leave between two trainings")
-        elif not place.terms.is_file() and not renew:
-            options = recipe or RECIPE, settings, [host, *hosts]
-            found_federation(folder, catalogue, enrolments, *options)
-        elif settings or enrolments or catalogue or recipe or (hosts and not renew):
-            raise FederationError(_settled(folder, enrolments))
-        _, terms, _ = read_server(folder)
-        if renew:
-            new = renew_certificate(folder, hosts=hosts)
-            need = f"give every node the new {place.ca}" if new else "nodes need no new file"
-            print_line(f"made a new certificate: {need}")
-        _show_terms(terms)
-        _show_days_left(folder)
-        print_line(f"give every node: {place.terms} and {place.ca}")
+            _follow(folder, follows, enrolments, retire or [])
+        else:
+            founded = catalogue, enrolments, recipe, settings
+            _found(folder, *founded, own_name=host, hosts=hosts, renew=renew)
+        _show_server(folder)
         if prepare_only:
             return
+        _log_to_terminal(json_=json_log)
         watch = partial(_print_progress, time.monotonic(), set())
         run = serve(folder, host=host, port=port, wait=wait, watch=watch)
         _export(run, folder / "model.privrec")
+
+
+def _follow(folder: Path, follows: Path | None, enrolments: list[Path], retired: list[str]) -> None:
+    """Write the folder of the training that follows another one."""
+    from privrec.protocol.enrolment import changed_federation
+
+    if follows is None:
+        raise FederationError("--retire needs --follows: nodes leave between two trainings")
+    changed_federation(folder, follows, enrolments, retired)
+
+
+def _found(
+    folder: Path,
+    catalogue: Path | None,
+    enrolments: list[Path],
+    recipe: str | None,
+    settings: dict[str, object],
+    *,
+    own_name: str,
+    hosts: list[str],
+    renew: bool,
+) -> None:
+    """Write the folder of a new federation, if there is none; or a new certificate for it."""
+    from privrec.protocol.certificates import renew as renew_certificate
+    from privrec.protocol.enrolment import ServerFolder, found_federation
+
+    place = ServerFolder(folder)
+    if not place.terms.is_file() and not renew:
+        named = recipe or RECIPE, settings, [own_name, *hosts]
+        found_federation(folder, catalogue, enrolments, *named)
+    elif settings or enrolments or catalogue or recipe or (hosts and not renew):
+        raise FederationError(_settled(folder, enrolments))
+    if renew:
+        new = renew_certificate(folder, hosts=hosts)
+        need = f"give every node the new {place.ca}" if new else "nodes need no new file"
+        print_line(f"made a new certificate: {need}")
+
+
+def _show_server(folder: Path) -> None:
+    """Print the terms of a server, and what its nodes get."""
+    from privrec.protocol.enrolment import read_server
+
+    place, terms, _ = read_server(folder)
+    _show_terms(terms)
+    _show_days_left(folder)
+    print_line(f"give every node: {place.terms} and {place.ca}")
 
 
 @federate_app.command(
@@ -251,6 +283,7 @@ def node(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what you would agree to, and with whom.")
     ] = False,
+    json_log: JsonLogOption = False,
 ) -> None:
     """Take part with the people of this node until it is stopped (Ctrl-C)."""
     with plain_errors():
@@ -260,13 +293,13 @@ def node(
         _show_agreement(folder, terms)
         if dry_run:
             return
-        _log_to_terminal()
+        _log_to_terminal(json_=json_log)
         serve_node(
             folder,
             terms=terms,
             ca=ca,
             server=server,
-            on_state=lambda state: print_line(f"node: {state}"),
+            on_state=_print_state,
         )
 
 
@@ -341,13 +374,32 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
             print_line(f"refused {count}: {why}")
 
 
-def _log_to_terminal() -> None:
-    """Show what a node does, and nothing of the libraries below it."""
+def _log_to_terminal(*, json_: bool) -> None:
+    """Show what a server or node does, and nothing of the libraries below it."""
     log = logging.getLogger("privrec")
     log.setLevel(logging.INFO)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    plain = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    handler.setFormatter(_JsonLines() if json_ else plain)
     log.addHandler(handler)
+
+
+class _JsonLines(logging.Formatter):
+    """A line of JSON for each event: its time in seconds since 1970, level, party and text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        parts = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "party": record.name.removeprefix("privrec."),
+            "message": record.getMessage(),
+        }
+        return json.dumps(parts, ensure_ascii=False)
+
+
+def _print_state(state: str) -> None:
+    print_line(f"node: {state}")
 
 
 _SOON = 30

@@ -44,6 +44,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
 """A broken stream is opened again after 0.2, 0.4, … 15 s (chosen by hand)."""
 _SECONDS = 30.0
 """For a connection, and for each part of a request (chosen by hand)."""
+_REPLY_SECONDS = 600.0
+"""For each part of a reply: the server may have to use those of others first (chosen by hand)."""
 
 # What an error says, and what that means; the first that fits counts.
 REASONS = {
@@ -80,7 +82,8 @@ class _Node:
     on_state: Callable[[str], None]
     was_online: bool = False
     state: str = field(default="", init=False)
-    after: int = 0
+    after: int = -1
+    """The last request that it got; 0 after its first stream was opened, and -1 before."""
     undelivered: tuple[int, bytes | Exception] | None = None
 
     def tell(self, state: str) -> None:
@@ -118,14 +121,15 @@ def serve(
                 node.tell("offline" if node.was_online else "starting")
                 reason = ""
                 try:
-                    if _work(node, client):
-                        wait = FIRST_WAIT
+                    _work(node, client)
                 except (httpx.HTTPError, WireError, ValueError) as error:
                     reason = str(error)
                     LOG.info("%s: %s", server, reason)
                 known = _reason(reason, server=server, ca=ca, key=key)
                 if known and not node.was_online and time.monotonic() > give_up:
                     raise FederationError(known)
+                if node.state == "online":
+                    wait = FIRST_WAIT
                 time.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
     except _Stopped:
@@ -182,8 +186,8 @@ def _reason(text: str, **names: object) -> str:
     return ""
 
 
-def _work(node: _Node, client: httpx.Client) -> bool:
-    """Answer requests until the stream ends; return whether it was open."""
+def _work(node: _Node, client: httpx.Client) -> None:
+    """Answer requests until the stream ends."""
     challenge = client.get(CHALLENGE).raise_for_status().text
     asked = {
         "key": key_hash(public_key_text(node.key)),
@@ -206,10 +210,9 @@ def _work(node: _Node, client: httpx.Client) -> bool:
                 _deliver(node, client, token)
             elif content:
                 token = content.decode("ascii")
-                node.was_online = True
+                node.was_online, node.after = True, max(node.after, 0)
                 node.tell("online")
                 _deliver(node, client, token)
-    return bool(token)
 
 
 def _answer(handle: Handle, request: bytes) -> bytes | Exception:
@@ -229,7 +232,9 @@ def _deliver(node: _Node, client: httpx.Client, token: str) -> None:
     if isinstance(reply, Exception):
         headers[FAILED_HEADER] = type(reply).__name__
         reply = b""
-    response = client.post(f"{REPLIES}/{number}", content=reply, headers=headers)
+    timeout = httpx.Timeout(_REPLY_SECONDS, connect=_SECONDS)
+    place = f"{REPLIES}/{number}"
+    response = client.post(place, content=reply, headers=headers, timeout=timeout)
     if response.status_code == 401:
         raise ValueError("401 the stream was opened anew")
     node.undelivered = None

@@ -147,11 +147,20 @@ def _run(server: uvicorn.Server, office: "_Office", line: socket.socket) -> None
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the command."""
+    """A server that leaves signals to the command, and at its end waits for nobody."""
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         """Do nothing."""
         return contextlib.nullcontext()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let nodes hear of the end for a moment; then end all connections."""
+        asyncio.get_running_loop().call_later(0.5, self._abort)
+        await super().shutdown(sockets)
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 @contextlib.contextmanager
@@ -221,7 +230,8 @@ class _Office:
         self._authority, self._metrics = authority, metrics
         self._secret = secrets.token_bytes(32)
         self._seats = [_Seat(k) for k in range(len(keys))]
-        self._number = 0
+        # Greater than all numbers of an older server: what a node got from that one says nothing.
+        self._number = time.time_ns()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Note in which loop this works."""
@@ -302,7 +312,7 @@ class _Office:
             routes=[
                 Route(CHALLENGE, self._challenge),
                 Route(STREAM, self._stream, methods=["POST"]),
-                Route(f"{REPLIES}/{{number:int}}", self._reply, methods=["POST"]),
+                Route(f"{REPLIES}/{{number}}", self._reply, methods=["POST"]),
                 Route("/healthz", lambda _: PlainTextResponse("ok\n")),
                 Route("/metrics", self._show_metrics),
             ],
@@ -352,10 +362,13 @@ class _Office:
         if seat.is_here or seat.is_replying:
             raise _Refused(409, "the key is in use elsewhere")
         seat.is_here, seat.token = True, secrets.token_hex(32)
-        # Of an exchange that goes on, a node hears again what it did not get; a new program, which
-        # has got nothing, is only asked what is new.
-        if seat.open is not None and after:
-            seat.open.is_sent = seat.open.number <= after
+        # Of an exchange that goes on, a node hears again what it did not get. A new program is only
+        # asked what is new: nobody can answer any more what the old one was asked.
+        if seat.open is not None and seat.open.is_sent:
+            if after < 0:
+                self._close(seat, seat.open, None)
+            else:
+                seat.open.is_sent = seat.open.number <= after
         return _Requests(seat, self.counts)
 
     async def _reply(self, request: Request) -> Response:
@@ -364,7 +377,7 @@ class _Office:
         if seat is None:
             raise _Refused(401, "the token is of no node that is here")
         number, asked = request.path_params["number"], seat.open
-        if asked is None or asked.number != number:
+        if asked is None or str(asked.number) != number:
             raise _Refused(410, "nobody waits for this reply")
         if seat.is_replying:
             raise _Refused(409, "the reply is being read already")
