@@ -34,6 +34,7 @@ from privrec.transport.paths import (
     REPLIES,
     STREAM,
     TOKEN_HEADER,
+    WAITS_HEADER,
     frames,
     statement,
 )
@@ -202,6 +203,9 @@ def _work(node: _Node, client: httpx.Client) -> None:
         if response.status_code != 200:
             said = response.read()[:200].decode("utf-8", "replace")
             raise ValueError(f"{response.status_code} {said}")
+        # A server may refuse a late reply without reading it: then its answer can be lost.
+        if node.undelivered and str(node.undelivered[0]) != response.headers.get(WAITS_HEADER):
+            node.undelivered = None
         token = ""
         for number, content in frames(response.iter_raw()):
             if number:

@@ -49,6 +49,7 @@ from privrec.transport.paths import (
     REPLIES,
     STREAM,
     TOKEN_HEADER,
+    WAITS_HEADER,
     head_of,
     statement,
 )
@@ -458,7 +459,11 @@ class _Requests(Response):
 
         gone = asyncio.ensure_future(_gone(receive))
         try:
-            headers = [(b"content-type", b"application/octet-stream")]
+            waits = 0 if seat.open is None or not seat.open.is_sent else seat.open.number
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (WAITS_HEADER.encode(), str(waits).encode()),
+            ]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             token = seat.token.encode()
             await write(head_of(0, len(token)) + token)

@@ -13,6 +13,8 @@ from privrec.errors import WireError
 
 CHALLENGE, STREAM, REPLIES = "/v1/challenge", "/v1/stream", "/v1/replies"
 TOKEN_HEADER, FAILED_HEADER = "privrec-token", "privrec-failed"
+WAITS_HEADER = "privrec-waits"
+"""In the head of a stream: the number of the request whose reply the server still waits for."""
 HEARTBEAT = 15.0
 """Seconds between two signs of life of the server; three of them late, and it is gone (by hand)."""
 LARGEST_FRAME = 1 << 30
