@@ -126,7 +126,9 @@ class Loopback:
             run="fedcba9876543210",
         )
 
-    def ask(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes]]:
+    def ask(
+        self, requests: Mapping[int, bytes], deadline: float, most: int
+    ) -> Iterator[tuple[int, bytes]]:
         """Ask the nodes one after another."""
         for node, request in requests.items():
             reply: bytes | None = None

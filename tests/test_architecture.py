@@ -39,7 +39,6 @@ HOMES = {
     "dp_accounting": {"privacy"},
     "autodp": {"privacy"},
     "cryptography": {"privacy", "protocol", "transport"},
-    "flwr": {"transport"},
     "jax_privacy": {"attacks"},
     "sklearn": {"attacks"},
     "typer": {"cli"},

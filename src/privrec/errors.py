@@ -109,7 +109,6 @@ def first_fault(error: "ValidationError") -> str:
 
 _EXTRAS = {
     "autodp": ("autodp", "paper"),
-    "flwr": ("Flower", "federation"),
     "jax_privacy": ("jax-privacy", "attack"),
     "sklearn": ("scikit-learn", "attack"),
 }

@@ -202,9 +202,11 @@ def test_malformed_replies_are_refused_and_counted(
         old.append(good)
         return iter([*((0, one) for one in made), (1, good), (7, good), (-1, good)])
 
-    def ask(requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes]]:
+    def ask(
+        requests: Mapping[int, bytes], deadline: float, most: int
+    ) -> Iterator[tuple[int, bytes]]:
         nonlocal sent
-        for node, good in net.ask(requests, deadline):
+        for node, good in net.ask(requests, deadline, most):
             crafted = [*craft(requests[0], good)] if node == 0 else []
             # The honest reply comes after them, and then once more.
             sent += len(crafted) + (node == 0)

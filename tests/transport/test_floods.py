@@ -1,117 +1,154 @@
 """Replies and requests that would fill a server's memory, or keep it waiting without end."""
 
-import asyncio
-from functools import partial
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
-import uvicorn
-from flwr.app import Message, MessageType
-from flwr.proto.message_pb2 import PullObjectResponse
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.task_identity import TaskIdentity
-from uvicorn.server import ServerState
+from link_nodes import LONG, Asked, linked, parser, played, sent, status_of, until
 
-from privrec.errors import FederationError, WireError
-from privrec.transport import processes as slow_clients
-from privrec.transport import records
-from privrec.transport.processes import LARGEST_REQUEST, NODES_MAY_CALL, TimedHttpProtocol, guarded
-from privrec.transport.records import Reply, to_record
+from privrec.errors import FederationError
+from privrec.transport import client
+from privrec.transport import link as links
+from privrec.transport.paths import CHALLENGE, STREAM
 from privrec.transport.run_node import locked
 
-
-class Store:
-    """A SuperLink that has one reply."""
-
-    def __init__(self, message: Message) -> None:
-        objects = get_all_nested_objects(message)
-        self.contents = {name: found.deflate() for name, found in objects.items()}
-        self.message, self.tree = message, get_object_tree(message)
-
-    def PullMessages(self, request: Any) -> Any:
-        message = SimpleNamespace(metadata=SimpleNamespace(message_id=self.message.object_id))
-        return SimpleNamespace(messages_list=[message], message_object_trees=[self.tree])
-
-    def PullObject(self, request: Any) -> Any:
-        content = self.contents[request.object_id]
-        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
-
-    def ConfirmMessageReceived(self, request: Any) -> None:
-        pass
+__all__ = ["parser"]
+MIB = 2**20
 
 
-@pytest.mark.parametrize("fits", [True, False])
-def test_equal_pieces_of_a_reply_count_each_time(
-    fits: bool, monkeypatch: pytest.MonkeyPatch
+def test_heads_that_are_never_finished_are_ended(
+    parser: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zeros of 40 MiB are sent as one piece of 5 MiB."""
-    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
-    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
-    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
-    monkeypatch.setattr(records, "LARGEST_REPLY", (60 if fits else 30) * 2**20)
-    message = Message(to_record(bytes(40 * 2**20)), dst_node_id=7, message_type=MessageType.TRAIN)
-    client: Any = Store(message)
-    assert sum(map(len, client.contents.values())) < 6 * 2**20
-    reply = Reply(0, 7, "asked")
-    if fits:
-        assert reply.fetch(client, 1) is not None
-        return
-    with pytest.raises(WireError, match="more than"):
-        reply.fetch(client, 1)
+    """And connections without a word, and what follows an answer."""
+    head = f"GET {CHALLENGE} HTTP/1.1\r\nHost: x\r\n".encode()
+    with linked(tmp_path) as (net, _), ThreadPoolExecutor(20) as pool:
+        monkeypatch.setattr(parser, "HEAD_SECONDS", 0.3)
+        begun = [b"", b"G", head, head + b"\r\n" + head] * 5
+        ended = list(pool.map(lambda content: sent(net, content), begun))
+        assert {status_of(answer) for answer in ended[3::4]} <= {0, 200}
+        assert not any(ended[k] for k in range(20) if k % 4 < 3)
+        # A whole one has all the time it needs here, however slow the machine is.
+        monkeypatch.setattr(parser, "HEAD_SECONDS", LONG)
+        whole = sent(net, head + b"Connection: close\r\n\r\n")
+        assert status_of(whole) == 200
 
 
-async def sent(port: int, begun: bytes) -> bytes:
-    """Send the beginning of a request; return what comes until the server ends the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(begun)
-    answer = b""
-    try:
-        while piece := await reader.read(2**16):
-            answer += piece
-    except ConnectionError:
-        pass
-    writer.close()
-    return answer
+@pytest.mark.usefixtures("parser")
+def test_a_stranger_can_send_neither_a_large_request_nor_a_slow_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def request(*lines: str) -> bytes:
+        return "\r\n".join([f"POST {STREAM} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+    with linked(tmp_path) as (net, _):
+        assert status_of(sent(net, request("Content-Length: 4097"))) == 413
+        assert status_of(sent(net, request(f"Content-Length: {'9' * 30}"))) in (400, 411)
+        assert status_of(sent(net, request("Transfer-Encoding: chunked") + b"1\r\nx\r\n")) == 411
+        monkeypatch.setattr(links, "PATIENCE", 0.3)
+        assert status_of(sent(net, request("Content-Length: 9") + b"{")) == 408
 
 
-def answers(begun: list[bytes], seconds: float, patch: pytest.MonkeyPatch) -> list[bytes]:
-    """Send the beginnings of requests at once to a server that waits so long for the rest."""
-    patch.setattr(slow_clients, "HEAD_SECONDS", seconds)
+@pytest.mark.usefixtures("parser")
+def test_a_reply_must_be_as_long_as_it_says_and_there_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with linked(tmp_path) as (net, link), played(net, 0) as [node]:
+        asked = link.ask({0: b"abc"}, LONG, 3)
+        number, _ = node.next()
+        chunked = node.head(number, "Transfer-Encoding: chunked", "Connection: close")
+        assert status_of(sent(net, chunked + b"3\r\ncba\r\n0\r\n\r\n")) == 411
+        for said in ("-3", "+3", "3 3", "x", "", "³"):
+            answer = sent(net, node.head(number, f"Content-Length: {said}", "Connection: close"))
+            assert status_of(answer) in (400, 411), said
+        # Longer than it says; both parsers see another request in what is left.
+        lines = ("Content-Length: 3", "Transfer-Encoding: chunked", "Connection: close")
+        answer = sent(net, node.head(number, *lines) + b"9\r\nabcdefghi\r\n0\r\n\r\n")
+        assert status_of(answer) == 400
+        before = net.counts["refused 400"]
+        sent(net, node.head(number, "Content-Length: 3") + b"cb", half=True)
+        until(lambda: net.counts["refused 400"] == before + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "PATIENCE", 0.1)
+            late = sent(net, node.head(number, "Content-Length: 3") + b"cb")
+        assert status_of(late) == 408
+        # After all this, the right one is taken.
+        assert node.reply(number, b"cba") == 204
+        assert dict(asked) == {0: b"cba"}
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        while (await receive())["more_body"]:
-            pass
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"done"})
 
-    async def play() -> list[bytes]:
-        call = guarded(app, secret=b"secret", seconds=seconds)
-        config = uvicorn.Config(
-            call, http=TimedHttpProtocol, ws="none", lifespan="off", log_config=None
-        )
-        config.load()
-        made = partial(TimedHttpProtocol, config=config, server_state=ServerState(), app_state={})
-        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            return await asyncio.wait_for(asyncio.gather(*(sent(port, b) for b in begun)), 120)
-
-    return asyncio.run(play())
+@pytest.mark.usefixtures("parser")
+def test_a_reply_that_is_too_large_is_not_read_and_counts_as_an_empty_one(tmp_path: Path) -> None:
+    """Also one of a terabyte: nobody waits for it."""
+    with linked(tmp_path, 1) as (net, link), played(net, 0) as [node]:
+        for length in (4, 2**40):
+            asked = link.ask({0: b"abc", 1: b"abc"}, LONG, 3)
+            number, _ = node.next()
+            assert status_of(sent(net, node.head(number, f"Content-Length: {length}"))) == 413
+            assert dict(asked) == {0: b"", 1: b"cba"}
+            assert node.reply(number, b"cba") == 410
+        assert net.counts["bytes in"] == 6
+    # A whole node that sends too much: its reply is empty, and it can be asked again.
+    with linked(tmp_path / "whole", 0) as (net, link):
+        assert dict(link.ask({0: bytes(5 * MIB)}, LONG, 3)) == {0: b""}
+        until(lambda: link.online() == {0})
+        assert dict(link.ask({0: b"abc"}, LONG, 3)) == {0: b"cba"}
 
 
-HEAD = f"POST {NODES_MAY_CALL}push HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n".encode()
+@pytest.mark.slow
+def test_replies_that_do_not_fit_together_come_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes whose replies have to wait neither give up nor come back."""
+    real = client._client
+
+    def impatient(server: str, ca: Path) -> httpx.Client:
+        made = real(server, ca)
+        made.timeout = httpx.Timeout(LONG, read=0.5, write=0.5)
+        return made
+
+    monkeypatch.setattr(client, "_client", impatient)
+    monkeypatch.setattr(links, "MEMORY", MIB)
+    with linked(tmp_path, 0, 1, 2) as (net, link):
+        heard = {}
+        # The second is larger than all memory: it is read alone.
+        sizes = {0: MIB * 3 // 4, 1: 5 * MIB, 2: MIB * 3 // 4}
+        for node, reply in link.ask({k: bytes(size) for k, size in sizes.items()}, LONG, 2**23):
+            time.sleep(0.8)
+            heard[node] = len(reply)
+            assert net.counts["bytes in"] == sum(heard.values())
+        assert heard == sizes
+        assert "offline" not in {state for _, state in net.told}
 
 
-def test_requests_that_are_never_finished_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections without a word, heads without an end, and bodies without an end."""
-    begun = [b"", HEAD, HEAD + b"\r\nab"] * 14
-    ended = answers(begun, 0.5, monkeypatch)
-    assert not any(answer.startswith(b"HTTP/1.1 200") for answer in ended)
-    # A whole one has all the time it needs here, however slow the machine is.
-    [whole] = answers([HEAD + b"Connection: close\r\n\r\nabc"], 60.0, monkeypatch)
-    assert whole.startswith(b"HTTP/1.1 200")
+def test_memory_is_given_back_when_an_exchange_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply may be in use, be waiting to be used, be read, or wait for memory at that moment."""
+    monkeypatch.setattr(links, "MEMORY", MIB)
+    with linked(tmp_path) as (net, link), played(net, 0, 1, 2) as nodes:
+        everybody = dict.fromkeys(range(3), b"abc")
+        # In the first turn, a second reply fits beside the one in use; in the second turn, none.
+        for turn, size in enumerate((MIB // 2, MIB), 1):
+            asked: Any = link.ask(everybody, LONG, MIB)
+            numbers = [node.next()[0] for node in nodes]
+            assert nodes[0].reply(numbers[0], bytes(size)) == 204
+            assert next(asked) == (0, bytes(size))
+            begun = sent(net, nodes[1].head(numbers[1], f"Content-Length: {size}"), half=True)
+            assert begun == b""
+            with ThreadPoolExecutor(1) as pool:
+                late = pool.submit(nodes[2].reply, numbers[2], bytes(size))
+                until(lambda: late.done() or size == MIB)  # noqa: B023 (called at once)
+                asked.close()
+                late.result(LONG)
+            until(lambda: net.counts["refused 400"] == turn)  # noqa: B023 (called at once)
+        last = Asked(link, everybody, most=MIB)
+        for node in nodes:
+            assert node.reply(node.next()[0], bytes(MIB)) == 204
+        assert last.heard() == dict.fromkeys(range(3), bytes(MIB))
 
 
 def test_a_second_program_on_a_nodes_folder_is_refused(tmp_path: Path) -> None:
@@ -120,32 +157,3 @@ def test_a_second_program_on_a_nodes_folder_is_refused(tmp_path: Path) -> None:
         pass
     with locked(tmp_path):
         pass
-
-
-@pytest.mark.parametrize("said", [True, False])
-def test_a_stranger_cannot_send_a_large_request(said: bool) -> None:
-    """Neither one that says how long it is, nor one that only goes on."""
-    taken: list[int] = []
-    answers: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        while True:
-            taken.append(len((await receive())["body"]))
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": bytes(2**20), "more_body": True}
-
-    async def send(message: Any) -> None:
-        answers.append(message)
-
-    headers = [(b"content-length", str(LARGEST_REQUEST + 1).encode())] if said else []
-    scope = {"type": "http", "path": f"{NODES_MAY_CALL}push-object", "headers": headers}
-    call = guarded(app, secret=b"secret")
-    if said:
-        asyncio.run(call(scope, receive, send))
-        assert answers[0]["status"] == 413
-        assert taken == []
-    else:
-        with pytest.raises(ConnectionError):
-            asyncio.run(call(scope, receive, send))
-        assert sum(taken) <= LARGEST_REQUEST

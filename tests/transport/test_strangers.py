@@ -1,343 +1,217 @@
-"""Who is refused by a real SuperLink or by a real node, and what they are told."""
+"""Who is refused by a server or by a node, and what they are told."""
 
 import http.server
-import os
 import socket
-import subprocess
-import sys
+import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from link_nodes import LONG, Net, Played, context_of, linked, played
 
-from privrec.errors import FederationError
+from privrec.errors import FederationError, WireError
 from privrec.protocol import certificates
-from privrec.protocol.certificates import make_authority, make_node_key, public_key_text
-from privrec.transport.link import Link, _Server, open_link
-from privrec.transport.local import LOCAL, free_port
-from privrec.transport.processes import MODULE, SECRET_HEADER, child, private_folder, write_secret
-
-# Flower packs an app with a call that its library `pathspec` deprecates.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
-]
-
-NODE = """
-import sys
-from pathlib import Path
-from privrec.errors import FederationError
-from privrec.transport.supernode import serve
-
-folder, superlink, ca, key, port, patience = sys.argv[1:]
-try:
-    serve(lambda request: request[::-1], folder=Path(folder), superlink=superlink, ca=Path(ca),
-          key=Path(key), port=int(port), patience=float(patience))
-except FederationError as error:
-    sys.exit(f"refused: {error}")
-"""
-
-
-@dataclass
-class Party:
-    """A server's folder with the keys of two enrolled nodes and of a stranger, and its port."""
-
-    folder: Path
-    port: int
-
-    @property
-    def address(self) -> str:
-        return f"{LOCAL}:{self.port}"
-
-    def key(self, name: str) -> Path:
-        return self.folder / f"key-{name}"
-
-    def node(self, name: str, key: str, *, patience: float, **more: Path) -> subprocess.Popen[str]:
-        """Return the process of a node that knows this server, or another `ca`."""
-        words = [self.folder / name, self.address, more.get("ca", self.folder / "ca.crt")]
-        words += [self.key(key), str(free_port()), str(patience)]
-        return subprocess.Popen(
-            [sys.executable, "-c", NODE, *map(str, words)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def refusal(self, name: str, key: str, **more: Path) -> str:
-        """Return the one line with which a node ends that is not let in."""
-        node = self.node(name, key, patience=1.0, **more)
-        try:
-            _, said = node.communicate(timeout=300)
-        finally:
-            end(node)
-        assert node.returncode == 1, said
-        [line] = [line for line in said.splitlines() if line.startswith("refused: ")]
-        assert "Traceback" not in said
-        return line
-
-
-def end(node: subprocess.Popen[str]) -> None:
-    """End a node and wait for its SuperNode."""
-    if node.poll() is None:
-        below = psutil.Process(node.pid).children(recursive=True)
-        node.terminate()
-        node.communicate(timeout=120)
-        psutil.wait_procs(below, timeout=60)
-
-
-@contextmanager
-def same_environment() -> Iterator[None]:
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def new_party(folder: Path) -> Party:
-    make_authority(private_folder(folder), hosts=[LOCAL])
-    party = Party(folder, free_port())
-    for name in ("one", "two", "stranger"):
-        make_node_key(party.key(name))
-    return party
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Party, Link]]:
-    """A server that waits for its nodes one and two."""
-    party = new_party(tmp_path_factory.mktemp("refused") / "server")
-    keys = [public_key_text(party.key(name)) for name in ("one", "two")]
-    with same_environment(), open_link(party.folder, keys, host=LOCAL, port=party.port) as link:
-        yield party, link
-
-
-def until(found: Callable[[], bool], seconds: float = 300.0) -> None:
-    stop = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < stop
-        time.sleep(0.2)
-
+from privrec.protocol.certificates import make_authority, read_private_key, sign
+from privrec.transport import link as links
+from privrec.transport.local import LOCAL
+from privrec.transport.paths import CHALLENGE, STREAM, frames, head_of, statement
 
 # --- nodes that a server refuses -------------------------------------------------------------
 
 
-def test_a_stranger_and_a_second_node_with_one_key_are_refused(
-    opened: tuple[Party, Link],
+def test_a_stranger_and_a_second_node_with_one_key_are_refused(tmp_path: Path) -> None:
+    with linked(tmp_path, 0) as (net, link):
+        said = net.refusal(3)
+        assert said == (
+            f"{net.address} does not accept the key {net.key(3)}: it is not enrolled there"
+        )
+        # Someone has copied the key of node 0. The genuine node goes on undisturbed.
+        said = net.refusal(0)
+        assert said.endswith(f"does not accept the key {net.key(0)}: it is in use elsewhere")
+        assert link.online() == {0}
+        assert dict(link.ask({0: b"abc"}, LONG, 3)) == {0: b"cba"}
+    assert [state for _, state in net.told][:2] == ["starting", "online"]
+
+
+Change = Callable[[Played, Net], Any]
+
+
+def altered(text: str) -> str:
+    """Return a text of the same length whose first character is another hexadecimal digit."""
+    return ("1" if text[0] == "0" else "0") + text[1:]
+
+
+WRONG: dict[str, tuple[int, Change]] = {
+    "signed by another": (
+        403,
+        lambda node, net: node.signed(
+            text := node.challenge(),
+            signature=sign(
+                read_private_key(net.key(1)), statement(net.ca.read_bytes(), text)
+            ).hex(),
+        ),
+    ),
+    "signed for another federation": (
+        403,
+        lambda node, net: node.signed(node.challenge(), ca=b"another authority"),
+    ),
+    "signed without a federation": (
+        403,
+        lambda node, net: node.signed(
+            text := node.challenge(),
+            signature=sign(read_private_key(net.key(0)), text.encode()).hex(),
+        ),
+    ),
+    "not signed": (403, lambda node, net: node.signed(node.challenge(), signature="")),
+    "a forged challenge": (401, lambda node, net: node.signed(altered(node.challenge()))),
+    "a longer time": (
+        401,
+        lambda node, net: node.signed(node.challenge().replace(".", ".9", 1)),
+    ),
+    "no challenge": (401, lambda node, net: node.signed("")),
+    "an own challenge": (401, lambda node, net: node.signed(f"{'0' * 32}.9.{'0' * 64}")),
+    "a challenge in other letters": (
+        401,
+        lambda node, net: node.signed("x") | {"challenge": "ü\ud800.9.0"},
+    ),
+    "no signature": (400, lambda node, net: node.signed(node.challenge(), signature="ü")),
+    "a number": (400, lambda node, net: node.signed(node.challenge(), signature=3)),
+    "no place": (400, lambda node, net: node.signed(node.challenge(), after="x")),
+    "an endless place": (400, lambda node, net: b'{"after": 1e999}'),
+    "half": (400, lambda node, net: {"key": "x"}),
+    "a list": (400, lambda node, net: []),
+    "nested": (400, lambda node, net: b"[" * 4096),
+    "no text": (400, lambda node, net: b"\xff"),
+    "empty": (400, lambda node, net: b""),
+}
+
+
+def test_no_wrong_request_opens_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    party, link = opened
-    genuine = party.node("genuine", "one", patience=60.0)
-    try:
-        until(lambda: link.online() == {0})
-        said = party.refusal("stranger", "stranger")
-        assert f"{party.address} does not accept the key {party.key('stranger')}" in said
-        assert "it is not enrolled there, or in use elsewhere" in said
+    with linked(tmp_path) as (net, link), closing(Played(net, 0)) as node:
+        for name, (status, asked) in WRONG.items():
+            assert (name, node.open(asked(node, net))) == (name, status)
+        good, kept = node.challenge(), node.challenge()
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "CHALLENGE_SECONDS", -1.0)
+            old = node.challenge()
+        assert node.open(node.signed(old)) == 401
+        assert link.online() == set()
+        # Nothing of it hurts the server; the same request is good if it is not changed.
+        assert node.open(node.signed(good)) == 200
         assert link.online() == {0}
-        # Someone has copied the key of node one. The genuine node goes on undisturbed.
-        said = party.refusal("thief", "one")
-        assert f"does not accept the key {party.key('one')}" in said
-        assert link.online() == {0}
-        assert dict(link.ask({0: b"abc"}, 30.0)) == {0: b"cba"}
-        assert genuine.poll() is None
-    finally:
-        end(genuine)
+        assert node.open(node.signed(kept)) == 409
+    assert not caplog.records or {one.name for one in caplog.records} == {"httpx"}
 
 
-def test_a_ca_that_did_not_sign_the_server(opened: tuple[Party, Link], tmp_path: Path) -> None:
-    party, link = opened
-    make_authority(tmp_path, hosts=[LOCAL])
-    said = party.refusal("other-ca", "two", ca=tmp_path / "ca.crt")
-    assert said.endswith(
-        f"the certificate of {party.address} was not signed by the authority in"
-        f" {tmp_path / 'ca.crt'}"
-    )
-    assert 1 not in link.online()
+def test_replies_without_the_token_of_a_node_are_not_read(tmp_path: Path) -> None:
+    with linked(tmp_path) as (net, link), played(net, 0, 1) as [node, other]:
+        asked = link.ask({0: b"abc"}, LONG, 3)
+        number, _ = node.next()
+        token = node.token
+        for wrong in ("", altered(token), token[:-1], f"{token}0"):
+            node.token = wrong
+            assert node.reply(number, b"bad") == 401
+        assert other.reply(number, b"bad") == 410
+        node.token = token
+        assert [node.reply(wrong, b"bad") for wrong in (number + 1, 0, "x", "9" * 99)] == 4 * [410]
+        assert node.reply(number, b"cba") == 204
+        assert dict(asked) == {0: b"cba"}
+        assert node.reply(number, b"bad") == 410
+    assert (net.counts["refused 401"], net.counts["refused 410"]) == (4, 6)
 
 
-def test_a_client_without_tls_gets_no_answer(opened: tuple[Party, Link], tmp_path: Path) -> None:
-    party, link = opened
-    before = link.online()  # A node of an earlier test may not have been missed yet.
-    for path in ("/", "/v1/fleet/register-node", "/v1/control/list-nodes"):
-        with pytest.raises(httpx.TransportError):
-            httpx.post(f"http://{party.address}{path}", trust_env=False)
-    log = bare_supernode(party, tmp_path / "supernode.log", "--insecure")
-    assert "SuperNode ID:" not in log
-    assert link.online() <= before
-
-
-def test_a_node_without_a_key_is_refused(opened: tuple[Party, Link], tmp_path: Path) -> None:
-    """A SuperLink without authentication would let it in."""
-    party, link = opened
-    before = link.online()
-    ca = party.folder / "ca.crt"
-    log = bare_supernode(party, tmp_path / "supernode.log", "--root-certificates", str(ca))
-    assert "SuperNode ID:" not in log
-    assert "SuperNode authentication is enabled" in log
-    assert link.online() <= before
-
-
-def bare_supernode(party: Party, log: Path, *words: str) -> str:
-    """Return what a SuperNode that has no key writes until it ends, or is let in."""
-    given = ["supernode", "--superlink", party.address, "--isolation", "process", *words]
-    given += ["--host", LOCAL, "--port", str(free_port()), "--max-retries", "2"]
-    with child(MODULE, given, log=log) as process:
-        until(lambda: process.poll() is not None or b"SuperNode ID:" in log.read_bytes())
-    return log.read_text()
+def test_a_client_without_tls_or_with_an_old_one_gets_no_answer(tmp_path: Path) -> None:
+    with linked(tmp_path) as (net, _):
+        for path in ("/", CHALLENGE, STREAM):
+            with pytest.raises(httpx.TransportError):
+                httpx.post(f"http://{net.address}{path}", trust_env=False, timeout=LONG)
+        old = context_of(net)
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with (
+            socket.create_connection((LOCAL, net.port), timeout=LONG) as line,
+            pytest.raises(ssl.SSLError),
+        ):
+            old.wrap_socket(line, server_hostname=LOCAL)
+        with closing(Played(net, 0)) as node:
+            assert len(node.challenge()) > 64
 
 
 # --- servers that a node refuses -------------------------------------------------------------
 
 
-def new_certificate(party: Party, host: str, days: int) -> None:
+def new_certificate(net: Net, host: str, days: int) -> None:
     """Let the authority sign another certificate of the server."""
-    key = serialization.load_pem_private_key((party.folder / "ca.key").read_bytes(), None)
+    key = serialization.load_pem_private_key((net.folder / "ca.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
-    certificates._certify(party.folder, key, [certificates._general_name(host)], days)
-
-
-@contextmanager
-def superlink(party: Party) -> Iterator[None]:
-    """Start a SuperLink that looks at no certificate; `open_link` would not start."""
-    place = private_folder(party.folder / "superlink")
-    ca = (party.folder / "ca.crt").read_bytes()
-    log = place / "superlink.log"
-    server = _Server(address=party.address, ca=ca, secret=write_secret(place / "secret"), log=log)
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex((LOCAL, party.port)) == 0
-
-    with server.started(party.folder, host=LOCAL, port=party.port):
-        until(listens)
-        yield
+    certificates._certify(net.folder, key, [certificates._general_name(host)], days)
 
 
 @pytest.mark.parametrize(
-    ("host", "days", "words", "own"),
+    ("host", "days", "words"),
     [
-        (
-            LOCAL,
-            -2,
-            "has expired; its operator makes a new one with: privrec federate server FOLDER",
-            "server.pem expired on .*; make a new one with: privrec federate server",
-        ),
-        (
-            "server.example",
-            2,
-            "is for another host; its operator adds a name with: privrec federate server FOLDER",
-            "certificate is not for 127.0.0.1",
-        ),
+        (LOCAL, -2, "has expired; its operator makes a new one with: privrec federate server"),
+        ("server.example", 2, "is for another host; its operator adds a name with: privrec"),
     ],
 )
 def test_a_certificate_that_expired_or_is_for_another_host(
-    host: str, days: int, words: str, own: str, tmp_path: Path
+    host: str, days: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    party = new_party(tmp_path / "server")
-    new_certificate(party, host, days)
-    with same_environment():
-        with superlink(party):
-            said = party.refusal("node", "one")
-            assert f"the certificate of {party.address} {words}" in said
-        keys = [public_key_text(party.key("one"))]
-        with (
-            pytest.raises(FederationError, match=own),
-            open_link(party.folder, keys, host=LOCAL, port=party.port),
-        ):
-            pass
+    with Net(tmp_path) as net:
+        new_certificate(net, host, days)
+        if days < 0:
+            with (
+                pytest.raises(FederationError, match=r"expired on .*; make a new one with"),
+                net.open(),
+            ):
+                pass
+        monkeypatch.setattr(links, "check_certificate", lambda *_, **__: None)
+        with net.open():
+            assert f"the certificate of {net.address} {words}" in net.refusal(0)
+
+
+def test_a_ca_that_did_not_sign_the_server(tmp_path: Path) -> None:
+    make_authority(tmp_path / "other", hosts=[LOCAL])
+    with linked(tmp_path / "own") as (net, link):
+        ca = tmp_path / "other" / "ca.crt"
+        assert net.refusal(0, ca=ca) == (
+            f"the certificate of {net.address} was not signed by the authority in {ca}"
+        )
+        assert link.online() == set()
 
 
 def test_a_server_that_speaks_plain_http(tmp_path: Path) -> None:
-    party = new_party(tmp_path / "server")
     asked: list[str] = []
 
     class Plain(http.server.BaseHTTPRequestHandler):
         def log_message(self, *words: Any) -> None:
             """Say nothing."""
 
-        def do_POST(self) -> None:
+        def do_GET(self) -> None:
             asked.append(self.path)
 
-    with http.server.ThreadingHTTPServer((LOCAL, party.port), Plain) as plain:
-        threading.Thread(target=plain.serve_forever, daemon=True).start()
-        said = party.refusal("node", "one")
+    with Net(tmp_path) as net, http.server.ThreadingHTTPServer((LOCAL, net.port), Plain) as plain:
+        threading.Thread(target=plain.serve_forever, args=(0.05,), daemon=True).start()
+        said = net.refusal(0)
         plain.shutdown()
-    assert said == f"refused: {party.address} speaks plain HTTP instead of TLS"
+    assert said == f"{net.address} speaks plain HTTP instead of TLS"
     assert not asked
 
 
-# --- strangers at the Control API ------------------------------------------------------------
-
-
-def test_a_stranger_cannot_call_what_is_the_owners(opened: tuple[Party, Link]) -> None:
-    """Flower would let anybody start and stop runs and enroll nodes."""
-    from flwr.proto.control_pb2 import (
-        ListNodesRequest,
-        RegisterNodeRequest,
-        StartRunRequest,
-        StopRunRequest,
-    )
-    from flwr.supercore.control import ControlHttpClient
-
-    party, link = opened
-    before = link.online()
-    control = ControlHttpClient.from_server_address(
-        party.address,
-        insecure=False,
-        root_certificates=(party.folder / "ca.crt").read_bytes(),
-        interceptors=[],
-    )
-    calls: list[Callable[[], object]] = [
-        lambda: control.StartRun(StartRunRequest()),
-        lambda: control.StopRun(StopRunRequest(run_id=1)),
-        lambda: control.RegisterNode(RegisterNodeRequest(public_key=b"key")),
-        lambda: control.ListNodes(ListNodesRequest()),
-    ]
-    try:
-        for call in calls:
-            with pytest.raises(httpx.HTTPStatusError) as refused:
-                call()
-            assert refused.value.response.status_code == 403
-    finally:
-        control.close()
-    assert link.online() <= before
-
-
-@pytest.mark.parametrize("secret", [None, "", "0" * 64])
-def test_only_what_nodes_call_is_open(opened: tuple[Party, Link], secret: str | None) -> None:
-    from flwr.superlink.routers.control.router import router as control
-    from flwr.superlink.routers.fleet.router import router as fleet
-
-    party, _ = opened
-    closed = [getattr(route, "path", "") for route in control.routes]
-    assert "/v1/control/start-run" in closed
-    closed += ["/", "/docs", "/openapi.json", "/v1/fleet", "/v1//fleet/", "//v1/fleet/"]
-    closed += ["/v1/runtime/acquire-task", "/v1/runtime/push-messages", "/V1/FLEET/x"]
-    own = (party.folder / "superlink" / "secret").read_text()
-    with httpx.Client(verify=context(party), trust_env=False, timeout=60) as client:
-
-        def answer(path: str, given: str | None) -> int:
-            headers = {} if given is None else {SECRET_HEADER: given}
-            return client.post(f"https://{party.address}{path}", headers=headers).status_code
-
-        assert {path: answer(path, secret) for path in closed} == dict.fromkeys(closed, 403)
-        # A path that leaves the open part again is no way in.
-        for path in ("/v1/fleet/../control/list-nodes", "/v1/fleet/%2e%2e/control/list-nodes"):
-            assert answer(path, secret) in (403, 404)
-        # A node that does not sign its requests is refused by Flower itself.
-        for route in fleet.routes:
-            assert answer(getattr(route, "path", ""), secret) in (400, 401, 403, 415, 422)
-        assert answer("/v1/control/list-nodes", own) != 403
-
-
-def context(party: Party) -> Any:
-    import ssl
-
-    return ssl.create_default_context(cafile=str(party.folder / "ca.crt"))
+def test_no_server_makes_a_node_sign_or_read_what_it_likes() -> None:
+    """A challenge is a part of a longer statement; a frame has a largest size."""
+    assert statement(b"", "privrec reply ").startswith(b"privrec stream ")
+    assert statement(b"a", "c") != statement(b"b", "c")
+    with pytest.raises(WireError, match="at most"):
+        next(frames([head_of(1, 2**30 + 1)]))
+    whole = head_of(1, 50) + bytes(range(50)) + head_of(2, 0)
+    for size in (1, 7, 200):
+        pieces = [whole[k : k + size] for k in range(0, len(whole), size)]
+        assert list(frames(pieces)) == [(1, bytes(range(50))), (2, b"")]

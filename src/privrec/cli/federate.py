@@ -1,5 +1,6 @@
-"""`privrec federate`: the same training over a real network, on Flower."""
+"""`privrec federate`: the same training over a real network, over HTTPS."""
 
+import json
 import logging
 import math
 import shlex
@@ -32,7 +33,7 @@ from privrec.cli.options import (
     settings_from,
 )
 from privrec.cli.rank import show_evaluation
-from privrec.errors import FederationError, PrivrecError, check_extra
+from privrec.errors import FederationError, PrivrecError
 
 if TYPE_CHECKING:
     from privrec.evaluation.ranking import EvalReport
@@ -49,11 +50,12 @@ RecipeOption = Annotated[
         show_default=RECIPE,
     ),
 ]
+JsonLogOption = Annotated[bool, typer.Option("--json-log", help="Log as lines of JSON.")]
 ServerArgument = Annotated[Path, typer.Argument(help="The server's folder.")]
 NodeArgument = Annotated[Path, typer.Argument(help="The node's folder, from 'federate enrol'.")]
 
 federate_app = typer.Typer(
-    help="The same training over a real network, on Flower.",
+    help="The same training over a real network.",
     no_args_is_help=True,
     epilog=examples("privrec federate up --nodes 4 --epsilon 8"),
 )
@@ -82,7 +84,6 @@ def up(
     path = out or Path("runs") / f"federation-{recipe}-{file_name(data)}"
     anew = f"to begin anew, remove {path} or choose another --out"
     with plain_errors(lambda: _stopped(path / "server", anew)):
-        check_extra("flwr", "a federation")
         from privrec.transport.local import make_local, run_local
         from privrec.transport.run_server import serve
 
@@ -99,10 +100,17 @@ def up(
         show_result(run, path, json_)
 
 
-@federate_app.command(epilog=examples("privrec federate enrol --data my-data --out node-1"))
+@federate_app.command(
+    epilog=examples(
+        "privrec federate enrol --data my-data --out node-1",
+        "privrec federate enrol --renew --out node-1",
+    )
+)
 def enrol(
-    data: Annotated[str, typer.Option(help="This node's data: a data folder or a built-in name.")],
     out: Annotated[Path, typer.Option(help="The node's folder, made anew.")],
+    data: Annotated[
+        str | None, typer.Option(help="This node's data: a data folder or a built-in name.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="What the others call this node.", show_default="the folder's name"),
@@ -110,10 +118,19 @@ def enrol(
     hold_out: Annotated[
         float, typer.Option(help="Share of people who do not take part, to test the model on.")
     ] = 0.0,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Give a node another key; its people stay enrolled.")
+    ] = False,
 ) -> None:
     """Make a node's keys and keep its people; writes enrolment.json for the server."""
     with plain_errors():
-        check_extra("flwr", "a federation")
+        if renew:
+            if data is not None or name is not None or hold_out:
+                raise FederationError("--renew takes --out alone: the node's people stay")
+            _renew_key(out)
+            return
+        if data is None:
+            raise FederationError("give --data, or --renew for a node that is there already")
         from privrec.data.sources import load
         from privrec.protocol.enrolment import NodeFolder, drawn_apart
         from privrec.protocol.enrolment import enrol as make_node
@@ -128,6 +145,16 @@ def enrol(
         print_line("keep for yourself:  everything else in that folder")
         key = _key_text(enrolment.public_key)
         print_line(f"tell the others:    {enrolment.name} has the key {key}")
+
+
+def _renew_key(folder: Path) -> None:
+    from privrec.protocol.enrolment import NodeFolder, renew_key
+
+    made = renew_key(folder)
+    print_line(f"{folder} has a new key, and the old one is gone")
+    print_line(f"send to the server: {NodeFolder(folder).enrolment} (both keys signed it)")
+    print_line("until there are terms with the new key, this node cannot take part")
+    print_line(f"tell the others:    {made.name} has the key {_key_text(made.public_key)}")
 
 
 @federate_app.command(
@@ -161,36 +188,86 @@ def server(
     renew: Annotated[
         bool, typer.Option("--renew", help="Make a new certificate, also for a --name.")
     ] = False,
+    follows: Annotated[
+        Path | None,
+        typer.Option(
+            "--follows", metavar="FOLDER", help="The server's folder of an older training."
+        ),
+    ] = None,
+    retire: Annotated[
+        list[str] | None, typer.Option(help="With --follows: a node that leaves; repeat.")
+    ] = None,
+    json_log: JsonLogOption = False,
 ) -> None:
     """Found a federation from enrolments at the first start; train; go on after a stop.
 
     --set also takes the terms of a federation, such as missing=0.2 (docs/federation.md).
     """
     with plain_errors(lambda: _stopped(folder, _go_on(folder))):
-        check_extra("flwr", "a federation")
-        from privrec.protocol.certificates import renew as renew_certificate
-        from privrec.protocol.enrolment import ServerFolder, found_federation, read_server
         from privrec.transport.run_server import serve
 
         settings = settings_from(config, set_, {"seed": seed, "epsilon": epsilon})
-        place, enrolments, hosts = ServerFolder(folder), enrolment or [], name or []
-        if not place.terms.is_file() and not renew:
-            options = recipe or RECIPE, settings, [host, *hosts]
-            found_federation(folder, catalogue, enrolments, *options)
-        elif settings or enrolments or catalogue or recipe or (hosts and not renew):
-            raise FederationError(_settled(folder, enrolments))
-        _, terms, _ = read_server(folder)
-        if renew:
-            new = renew_certificate(folder, hosts=hosts)
-            need = f"give every node the new {place.ca}" if new else "nodes need no new file"
-            print_line(f"made a new certificate: {need}")
-        _show_terms(terms)
-        print_line(f"give every node: {place.terms} and {place.ca}")
+        hosts, enrolments = name or [], enrolment or []
+        if follows is not None or retire:
+            if catalogue or recipe or settings or hosts or renew:
+                raise FederationError("--follows keeps catalogue, recipe, settings and names")
+            _follow(folder, follows, enrolments, retire or [])
+        else:
+            founded = catalogue, enrolments, recipe, settings
+            _found(folder, *founded, own_name=host, hosts=hosts, renew=renew)
+        _show_server(folder)
         if prepare_only:
             return
+        _log_to_terminal(json_=json_log)
         watch = partial(_print_progress, time.monotonic(), set())
         run = serve(folder, host=host, port=port, wait=wait, watch=watch)
         _export(run, folder / "model.privrec")
+
+
+def _follow(folder: Path, follows: Path | None, enrolments: list[Path], retired: list[str]) -> None:
+    """Write the folder of the training that follows another one."""
+    from privrec.protocol.enrolment import changed_federation
+
+    if follows is None:
+        raise FederationError("--retire needs --follows: nodes leave between two trainings")
+    changed_federation(folder, follows, enrolments, retired)
+
+
+def _found(
+    folder: Path,
+    catalogue: Path | None,
+    enrolments: list[Path],
+    recipe: str | None,
+    settings: dict[str, object],
+    *,
+    own_name: str,
+    hosts: list[str],
+    renew: bool,
+) -> None:
+    """Write the folder of a new federation, if there is none; or a new certificate for it."""
+    from privrec.protocol.certificates import renew as renew_certificate
+    from privrec.protocol.enrolment import ServerFolder, found_federation
+
+    place = ServerFolder(folder)
+    if not place.terms.is_file() and not renew:
+        named = recipe or RECIPE, settings, [own_name, *hosts]
+        found_federation(folder, catalogue, enrolments, *named)
+    elif settings or enrolments or catalogue or recipe or (hosts and not renew):
+        raise FederationError(_settled(folder, enrolments))
+    if renew:
+        new = renew_certificate(folder, hosts=hosts)
+        need = f"give every node the new {place.ca}" if new else "nodes need no new file"
+        print_line(f"made a new certificate: {need}")
+
+
+def _show_server(folder: Path) -> None:
+    """Print the terms of a server, and what its nodes get."""
+    from privrec.protocol.enrolment import read_server
+
+    place, terms, _ = read_server(folder)
+    _show_terms(terms)
+    _show_days_left(folder)
+    print_line(f"give every node: {place.terms} and {place.ca}")
 
 
 @federate_app.command(
@@ -203,28 +280,26 @@ def node(
     server: Annotated[str, typer.Option(help="The server's address, host:port.")],
     terms: Annotated[Path, typer.Option(help="The server's terms.json.")],
     ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
-    port: Annotated[int, typer.Option(help="A free local port of this machine.")] = 9094,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what you would agree to, and with whom.")
     ] = False,
+    json_log: JsonLogOption = False,
 ) -> None:
     """Take part with the people of this node until it is stopped (Ctrl-C)."""
     with plain_errors():
-        check_extra("flwr", "a federation")
         from privrec.transport.run_node import check_node, serve_node
 
         check_node(folder, terms=terms, ca=ca)
         _show_agreement(folder, terms)
         if dry_run:
             return
-        _log_to_terminal()
+        _log_to_terminal(json_=json_log)
         serve_node(
             folder,
             terms=terms,
             ca=ca,
             server=server,
-            port=port,
-            on_state=lambda state: print_line(f"node: {state}"),
+            on_state=_print_state,
         )
 
 
@@ -241,7 +316,6 @@ def on_held_out(
 ) -> None:
     """Test a model on the people whom this node held out; nothing is sent."""
     with plain_errors():
-        check_extra("flwr", "a federation")
         from privrec.privacy.ledger import check_epsilon
         from privrec.protocol.node import noised_sums, tested_on_held_out
 
@@ -258,8 +332,7 @@ def on_held_out(
 def status(folder: ServerArgument, json_: JsonOption = False) -> None:
     """Show what a server's federation is doing, who is missing, and whether it runs."""
     with plain_errors():
-        check_extra("flwr", "a federation")
-        from privrec.protocol.certificates import key_hash
+        from privrec.protocol.certificates import days_left, key_hash
         from privrec.protocol.enrolment import is_running, read_server
         from privrec.protocol.server import ServerStatus
         from privrec.runs.figures import duration
@@ -276,10 +349,12 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
                 for member in terms.members
             ]
             about = {"terms": terms.fingerprint, "people": terms.people, "members": members}
-            about |= {"running": runs, "missing": missing}
+            days = days_left(folder / "server.pem")
+            about |= {"running": runs, "missing": missing, "certificate_days": round(days, 1)}
             print_json({**about, **seen.model_dump(mode="json")})
             return
         _show_terms(terms)
+        _show_days_left(folder)
         ago, step = duration(max(0.0, time.time() - seen.time)), f"round {seen.round_index}"
         if seen.step == "done":
             print_line(f"done, {ago} ago")
@@ -299,30 +374,61 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
             print_line(f"refused {count}: {why}")
 
 
-def _log_to_terminal() -> None:
-    """Show what a node does, and nothing of the libraries below it."""
+def _log_to_terminal(*, json_: bool) -> None:
+    """Show what a server or node does, and nothing of the libraries below it."""
     log = logging.getLogger("privrec")
     log.setLevel(logging.INFO)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    plain = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    handler.setFormatter(_JsonLines() if json_ else plain)
     log.addHandler(handler)
+
+
+class _JsonLines(logging.Formatter):
+    """A line of JSON for each event: its time in seconds since 1970, level, party and text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        parts = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "party": record.name.removeprefix("privrec."),
+            "message": record.getMessage(),
+        }
+        return json.dumps(parts, ensure_ascii=False)
+
+
+def _print_state(state: str) -> None:
+    print_line(f"node: {state}")
+
+
+_SOON = 30
+"""Days before the end of a certificate from which on it is said."""
+
+
+def _show_days_left(folder: Path) -> None:
+    """Print that the server's certificate ends soon, if it does."""
+    from privrec.protocol.certificates import RENEW, days_left
+
+    days = days_left(folder / "server.pem")
+    if days < _SOON:
+        how = RENEW.format(folder=shlex.quote(str(folder)))
+        print_line(
+            f"the server's certificate ends in {max(days, 0):.0f} days; renew it with: {how}"
+        )
 
 
 def _settled(folder: Path, enrolments: list[Path]) -> str:
     """Return why a federation takes no other settings, and how a node is added."""
-    from privrec.protocol.enrolment import read_server
-
-    recipe = read_server(folder)[1].settings.recipe
     if not enrolments:
         return f"{folder} has its terms already; start it without settings"
-    words = ["privrec", "federate", "server", f"{folder}-2"]
-    words += ["--catalogue", str(folder / "catalogue.json")]
-    for path in (folder / "roster.json", *enrolments):
+    words = ["privrec", "federate", "server", f"{folder}-2", "--follows", str(folder)]
+    for path in enrolments:
         words += ["--enrolment", str(path)]
     return (
-        f"{folder} has its terms already, and its nodes agreed to them; to add a node, found a new"
-        f" federation: {shlex.join([*words, '--recipe', recipe])}; then give every node the new"
-        " terms.json and ca.crt; nodes keep their folders, and what their people spent still counts"
+        f"{folder} has its terms already, and its nodes agreed to them; to add a node, begin"
+        f" another training: {shlex.join(words)}; then give every node the new terms.json; nodes"
+        " keep their folders, and what their people spent still counts"
     )
 
 

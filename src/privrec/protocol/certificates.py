@@ -47,6 +47,25 @@ def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> No
     _certify(folder, key, names, days)
 
 
+def copy_authority(old: Path, new: Path) -> None:
+    """Write the certificates and keys of one server's folder to another."""
+    new.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, mode in _FILES.items():
+        try:
+            write_private(new / name, (old / name).read_bytes(), mode=mode)
+        except OSError as error:
+            raise FederationError(f"{old} has no {name}: {error.strerror}") from error
+
+
+_FILES = {"ca.key": 0o600, "ca.crt": 0o644, "server.key": 0o600, "server.pem": 0o644}
+
+
+def days_left(path: Path) -> float:
+    """Return how many days a certificate is valid from now on."""
+    until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    return (until - datetime.datetime.now(datetime.UTC)).total_seconds() / 86_400
+
+
 def renew(folder: Path, *, hosts: Sequence[str]) -> bool:
     """Make a new certificate of a server, for its old names and `hosts`.
 

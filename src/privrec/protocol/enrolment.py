@@ -25,6 +25,7 @@ from privrec.data.federation import Federation
 from privrec.data.schema import Bag
 from privrec.errors import FederationError, PrivrecError, SettingsError, first_fault
 from privrec.protocol.certificates import (
+    copy_authority,
     make_authority,
     make_node_key,
     public_key_text,
@@ -53,7 +54,10 @@ ENROLMENT = "enrolment.json"
 
 
 class Enrolment(Document):
-    """What a node tells the server about itself: nothing of its people but their pseudonyms."""
+    """What a node tells the server about itself: nothing of its people but their pseudonyms.
+
+    After a renewal it `replaces` the enrolment of an older key, which signs too (`consent`).
+    """
 
     name: NodeName
     public_key: str
@@ -61,11 +65,14 @@ class Enrolment(Document):
     catalogue: str
     undeclared: tuple[str, ...]
     signature: str = ""
+    replaces: str = ""
+    consent: str = ""
 
     @property
     def statement(self) -> bytes:
         """What the node signs."""
         parts = [self.name, self.public_key, self.people, self.catalogue, self.undeclared]
+        parts += [self.replaces] if self.replaces else []
         return b"privrec enrolment " + hashlib.sha256(json.dumps(parts).encode()).digest()
 
     @property
@@ -139,6 +146,31 @@ def enrol(
     return enrolment
 
 
+def renew_key(path: Path) -> Enrolment:
+    """Give a node a new key; return its new enrolment, which the old key signs too.
+
+    Its people and their pseudonyms stay. The old key is gone afterwards.
+    """
+    folder = NodeFolder(path)
+    [enrolment] = read_enrolments(folder.enrolment)
+    old, new = read_private_key(folder.key), folder.key.with_name("key.new")
+    make_node_key(new)
+    unsigned = enrolment.model_copy(
+        update={"public_key": public_key_text(new), "replaces": public_key_text(folder.key)}
+    )
+    signed = unsigned.model_copy(
+        update={
+            "signature": sign(read_private_key(new), unsigned.statement).hex(),
+            "consent": sign(old, unsigned.statement).hex(),
+        }
+    )
+    write_private(folder.enrolment, signed.model_dump_json().encode())
+    # The key comes last: until then this can be done again.
+    new.replace(folder.key)
+    new.with_name("key.new.pub").replace(folder.key.with_name("key.pub"))
+    return signed
+
+
 def drawn_apart(people: int, share: float) -> tuple[IntArray, IntArray]:
     """Return who enrols and who is held out, drawn by the operating system's random numbers."""
     if not 0 <= share < 1:
@@ -167,7 +199,41 @@ def read_enrolments(path: Path) -> list[Enrolment]:
             raise FederationError(f"{path} is not signed by the key that it presents")
         if len(set(enrolment.people)) != len(enrolment.people) or not enrolment.people:
             raise FederationError(f"{path} names nobody, or somebody twice")
+        if enrolment.replaces and not _consents(enrolment):
+            raise FederationError(f"{path} is not signed by the key that it replaces")
     return enrolments
+
+
+def _consents(enrolment: Enrolment) -> bool:
+    try:
+        consent = bytes.fromhex(enrolment.consent)
+    except ValueError:
+        return False
+    return verify(enrolment.replaces, enrolment.statement, consent)
+
+
+def changed(
+    known: Sequence[Enrolment], more: Sequence[Enrolment], retired: Sequence[str]
+) -> list[Enrolment]:
+    """Return a federation's enrolments without those of the `retired` names, and with `more`.
+
+    An enrolment with a renewed key takes the place of the older one.
+    """
+    names = [enrolment.name for enrolment in known]
+    for name in retired:
+        if names.count(name) != 1:
+            there = ", ".join(map(repr, names))
+            raise FederationError(f"{name!r} is not the name of one node; there are: {there}")
+    left = [enrolment for enrolment in known if enrolment.name not in retired]
+    for enrolment in more:
+        keys = [one.public_key for one in left]
+        if enrolment.replaces and enrolment.replaces not in keys:
+            raise FederationError(f"the key that {enrolment.name!r} replaces is of no node here")
+        if enrolment.replaces:
+            left[keys.index(enrolment.replaces)] = enrolment
+        else:
+            left.append(enrolment)
+    return left
 
 
 def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
@@ -285,6 +351,27 @@ def found_federation(
     return create_federation(path, catalogue=text, enrolments=nodes, options=options, hosts=hosts)
 
 
+def changed_federation(
+    path: Path, old: Path, enrolments: Sequence[Path], retired: Sequence[str]
+) -> Terms:
+    """Write the folder of the federation that follows an `old` one: with other nodes or keys.
+
+    Settings, catalogue and certificates stay, so that nodes need nothing but the new terms.
+    """
+    folder, terms, _ = read_server(old)
+    if is_running(folder):
+        raise FederationError(f"the server of {old} is running: stop it first")
+    more = [enrolment for file in enrolments for enrolment in read_enrolments(file)]
+    fields = Terms.model_fields.keys() - {"version", "catalogue", "members"}
+    return create_federation(
+        path,
+        catalogue=folder.catalogue.read_text(encoding="utf-8"),
+        enrolments=changed(read_enrolments(folder.roster), more, retired),
+        options={name: getattr(terms, name) for name in fields},
+        authority=old,
+    )
+
+
 def create_federation(
     path: Path,
     *,
@@ -292,11 +379,12 @@ def create_federation(
     enrolments: Sequence[Enrolment],
     options: Mapping[str, object],
     hosts: Sequence[str] = (),
+    authority: Path | None = None,
 ) -> Terms:
     """Write the folder of a new federation's server; return its terms.
 
     `catalogue` is JSON; `options` are fields of `Terms`. The terms come last, so a folder that
-    has them is whole.
+    has them is whole. Certificates are new, or those in the folder `authority`.
     """
     folder = ServerFolder(path)
     if folder.terms.exists():
@@ -309,7 +397,10 @@ def create_federation(
     except ValidationError as error:
         raise SettingsError(first_fault(error)) from error
     check_terms(terms, from_json(catalogue, "the catalogue"))
-    make_authority(path, hosts=hosts)
+    if authority is None:
+        make_authority(path, hosts=hosts)
+    else:
+        copy_authority(authority, path)
     path.chmod(0o700)
     # What any node's data does not declare public is not covered for anybody.
     whole = json.loads(catalogue)

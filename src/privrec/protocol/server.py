@@ -162,7 +162,7 @@ class Unmasking:
 LOG = logging.getLogger("privrec.server")
 _PAUSE = 3.0
 """Seconds between two attempts of a round. Chosen by hand."""
-Ask = Callable[[Mapping[int, bytes], float], Iterator[tuple[int, bytes]]]
+Ask = Callable[[Mapping[int, bytes], float, int], Iterator[tuple[int, bytes]]]
 """(request by node, deadline in seconds) -> (node, reply) as they arrive; the late are missing."""
 Verify = Callable[[int, bytes, bytes], bool]
 
@@ -460,7 +460,7 @@ class _Attempt:
         answered: set[int] = set()
         refusing: set[int] = set()
         most = numbers + wire.SLACK + 2048 * len(requests)
-        for node, content in server.ask(requests, server.terms.deadline):
+        for node, content in server.ask(requests, server.terms.deadline, most):
             try:
                 if node not in requests or node in answered:
                     raise WireError("a reply that nobody asked for, or a second one")

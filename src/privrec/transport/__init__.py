@@ -1,1 +1,1 @@
-"""How the messages of a federation travel: processes on this machine, and Flower."""
+"""How the messages of a federation travel: HTTPS, and processes on this machine."""

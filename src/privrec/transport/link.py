@@ -1,74 +1,72 @@
-"""The server's side: a SuperLink as a child process, and questions to the nodes through it.
+"""The server's side of a federation over HTTP: nodes connect, and are asked through their streams.
 
-No app of Flower is ever executed. The run that Flower needs has an app that raises, and this
-process takes that run's task for itself.
+    GET  /v1/challenge        random text for a node to sign
+    POST /v1/stream           the signature; the answer is a stream of requests, open while the
+                              node is there
+    POST /v1/replies/NUMBER   the reply to one request
+    GET  /healthz, /metrics   for operators
+
+Nobody can send more than a signature before the server knows which node it is. The size of a reply
+is limited while it is read, and so is the memory of all replies that wait to be used. The server
+runs in a thread of its own; what is called from outside says so.
 """
 
+import asyncio
 import contextlib
+import errno
 import hashlib
+import hmac
+import json
 import logging
-import subprocess
-import tempfile
+import queue
+import resource
+import secrets
+import socket
+import ssl
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from cryptography.hazmat.primitives import serialization
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from privrec.errors import FederationError
-from privrec.protocol.certificates import check_certificate, read_public_key
-from privrec.transport.processes import (
-    MODULE,
-    SECRET_HEADER,
-    child,
-    prepare,
-    private_folder,
-    write_secret,
+from privrec.protocol.certificates import check_certificate, key_hash, verify
+from privrec.protocol.server import Ask
+from privrec.transport.paths import (
+    CHALLENGE,
+    FAILED_HEADER,
+    HEARTBEAT,
+    REPLIES,
+    STREAM,
+    TOKEN_HEADER,
+    WAITS_HEADER,
+    head_of,
+    statement,
 )
-from privrec.transport.records import Reply, heartbeat, to_record
-
-if TYPE_CHECKING:
-    import httpx
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.protobuf.client import (
-        ProtobufCall,
-        ProtobufClient,
-        ProtobufClientInterceptor,
-        ProtobufRequestContext,
-    )
-    from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.superlink.grid import HttpGrid
+from privrec.transport.timed import TimedHttpProtocol
 
 LOG = logging.getLogger("privrec.server")
-Ask = Callable[[Mapping[int, bytes], float], Iterator[tuple[int, bytes]]]
-"""(request by node index, deadline in seconds) -> (node index, reply) as they arrive; a node that
-does not answer is left out."""
-
-# Chosen by hand: a reply waits 0.1 s on average, and a poll costs a few milliseconds.
-POLL = 0.2
-# A SuperLink is up after about 4 s on a machine with 2 cores.
-START_SECONDS = 180.0
-# A reply must outlive the deadline, or the SuperLink deletes it while it is fetched.
-EXTRA_TTL = 60.0
-
-APP = """[project]
-name = "privrec-link"
-version = "1.0.0"
-description = "Never executed."
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "privrec"
-[tool.flwr.app.components]
-serverapp = "never:app"
-clientapp = "never:app"
-"""
-NEVER = 'raise RuntimeError("privrec never executes an app of Flower")\n'
-
-_Client = TypeVar("_Client", bound="ProtobufClient")
+# All chosen by hand.
+LARGEST_SIGNATURE = 4096
+"""Bytes of the request that opens a stream."""
+CHALLENGE_SECONDS = 60.0
+PATIENCE, SLOWEST = 10.0, 32_000
+"""A request's content may take so many seconds, and one more for each so many bytes."""
+MEMORY = 2**28
+"""Bytes of replies that are being read, or wait to be used. One larger than that is read alone."""
+_CHUNK = 2**18
+_DEAD_SECONDS = 30
+"""A connection is dead whose other side has not confirmed bytes for so long."""
 
 
 @dataclass(frozen=True)
@@ -80,296 +78,467 @@ class Link:
 
 
 @contextlib.contextmanager
-def open_link(folder: Path, public_keys: Sequence[str], *, host: str, port: int) -> Iterator[Link]:
+def open_link(
+    folder: Path,
+    public_keys: Sequence[str],
+    *,
+    host: str,
+    port: int,
+    metrics: Callable[[], str] = str,
+    counts: "Counter[str] | None" = None,
+) -> Iterator[Link]:
     """Yield the link to the nodes with these keys; node index k has `public_keys[k]`.
 
-    `folder` holds ca.crt, server.pem and server.key. The SuperLink keeps messages in memory only,
-    so no reply is ever written to a disk, and a restarted server starts with an empty one.
+    `folder` holds ca.crt, server.pem and server.key. `metrics` returns the text of /metrics, and
+    `counts` has what is counted here for it.
+    Nothing of a message is ever written to a disk, and a restarted server knows nothing of an
+    older one.
     """
     for name in ("ca.crt", "server.pem"):
         check_certificate(folder / name, owner=folder)
-    keys = [_pem(text) for text in public_keys]
-    if len(set(keys)) < len(keys):
+    if len({key_hash(text) for text in public_keys}) < len(public_keys):
         raise FederationError("two nodes have the same public key")
-    place = private_folder(folder / "superlink")
-    prepare(place)
-    server = _Server(
-        address=f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}",  # noqa: S104 (a comparison)
-        ca=(folder / "ca.crt").read_bytes(),
-        secret=write_secret(place / "secret"),
-        log=place / "superlink.log",
-    )
-    from flwr.supercore.control import ControlHttpClient
-
-    with server.started(folder, host=host, port=port) as process:
-        with server.client(ControlHttpClient) as control:
-            server.wait(process, control)
-            nodes = {_register(control, key): k for k, key in enumerate(keys)}
-            run_id = _start_run(control)
-        token = server.take_task(run_id)
-        with _grid(server, token) as (client, grid):
-            connection = _Connection(process, client, grid, nodes)
-            yield Link(ask=partial(_ask, connection), online=connection.online)
-
-
-@dataclass(frozen=True)
-class _Server:
-    """Where the SuperLink is, and how this process proves that it is its owner."""
-
-    address: str
-    ca: bytes
-    secret: bytes
-    log: Path
-
-    @contextlib.contextmanager
-    def started(self, folder: Path, *, host: str, port: int) -> Iterator["subprocess.Popen[bytes]"]:
-        """Yield the process of a new SuperLink."""
-        arguments = ["--host", host, "--port", str(port), "--isolation", "process"]
-        arguments += ["--superexec-auth-secret-file", str(self.log.with_name("secret"))]
-        arguments += ["--ssl-ca-certfile", str(folder / "ca.crt")]
-        arguments += ["--ssl-certfile", str(folder / "server.pem")]
-        arguments += ["--ssl-keyfile", str(folder / "server.key")]
-        arguments += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        with child(MODULE, ["superlink", *arguments], log=self.log) as process:
-            yield process
-
-    def client(self, kind: type[_Client], *more: "ProtobufClientInterceptor") -> Any:
-        """Return a context that is a client of this SuperLink, of the given kind."""
-        return contextlib.closing(
-            kind.from_server_address(
-                self.address,
-                insecure=False,
-                root_certificates=self.ca,
-                interceptors=[*self.interceptors(), *more],
-            )
+    office = _Office(public_keys, (folder / "ca.crt").read_bytes(), metrics)
+    office.counts = Counter() if counts is None else counts
+    _allow_connections()
+    with _listening(host, port) as line:
+        config = uvicorn.Config(
+            office.app(),
+            http=TimedHttpProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=1,
+            ssl_certfile=folder / "server.pem",
+            ssl_keyfile=folder / "server.key",
         )
-
-    def interceptors(self) -> "list[ProtobufClientInterceptor]":
-        """Return what every request of the owner carries: the version and the secret."""
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-        return [RuntimeVersionHttpInterceptor(component_name="privrec"), _Secret(self.secret)]
-
-    def wait(self, process: "subprocess.Popen[bytes]", control: "ControlHttpClient") -> None:
-        """Return when the SuperLink answers, or raise `FederationError`."""
-        import httpx
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            if process.poll() is not None:
-                raise FederationError(_why_stopped(self.log, self.address))
-            try:
-                control.ListNodes(ListNodesRequest())
-            except httpx.HTTPStatusError as error:
-                raise FederationError(
-                    f"another server already listens on {self.address}"
-                ) from error
-            except httpx.TransportError as error:
-                if "certificate" in str(error).lower():
-                    raise FederationError(
-                        f"the server's certificate is not for {self.address}: {error}"
-                    ) from error
-            else:
-                return
-            time.sleep(POLL)
-        raise FederationError(f"the SuperLink did not start within {START_SECONDS:.0f} s")
-
-    def take_task(self, run_id: int) -> str:
-        """Return the token of the task of our run; the task of any other run is ended."""
-        from flwr.common.constant import SubStatus
-        from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
-        from flwr.supercore.constant import TaskType
-        from flwr.supercore.interceptors import (
-            RuntimeTokenHttpInterceptor,
-            SuperExecAuthHttpInterceptor,
+        config.load()
+        if config.ssl is None:
+            raise FederationError(f"{folder / 'server.pem'} could not be loaded")
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+        server = _Server(config)
+        thread = threading.Thread(
+            target=_run, args=(server, office, line), daemon=True, name="link"
         )
-        from flwr.supercore.runtime import RuntimeHttpClient
-
-        signed = SuperExecAuthHttpInterceptor(
-            master_secret=self.secret, protected_methods=["/flwr.proto.Runtime/AcquireTask"]
-        )
-        end = time.monotonic() + START_SECONDS
-        with self.client(RuntimeHttpClient, signed) as runtime:
-            while time.monotonic() < end:
-                request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-                acquired = runtime.AcquireTask(request)
-                if not acquired.token:
-                    time.sleep(POLL)
-                elif acquired.task.run_id == run_id:
-                    return str(acquired.token)
-                else:
-                    token = RuntimeTokenHttpInterceptor(acquired.token)
-                    with self.client(RuntimeHttpClient, token) as other:
-                        other.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED))
-        raise FederationError("the SuperLink did not start the run")
+        thread.start()
+        try:
+            while not server.started:
+                if not thread.is_alive():
+                    raise FederationError(f"the server on {host}:{port} did not start")
+                time.sleep(0.01)
+            yield Link(ask=office.ask, online=office.online)
+        finally:
+            office.close()
+            server.should_exit = True
+            thread.join(30)
 
 
-class _Secret:
-    """Put the owner's secret into the headers of a request."""
+def _run(server: uvicorn.Server, office: "_Office", line: socket.socket) -> None:
+    async def play() -> None:
+        office.begin(asyncio.get_running_loop())
+        await server.serve(sockets=[line])
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret.decode("ascii")
-
-    def intercept(
-        self, context: "ProtobufRequestContext", call_next: "ProtobufCall"
-    ) -> "httpx.Response":
-        """Return the response to the request with the header."""
-        context.request.headers[SECRET_HEADER] = self._secret
-        return call_next(context)
+    asyncio.run(play())
 
 
-def _pem(text: str) -> bytes:
-    """Return a node's public key as Flower stores it."""
-    return read_public_key(text).public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the command, and at its end waits for nobody."""
 
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Do nothing."""
+        return contextlib.nullcontext()
 
-def _why_stopped(log: Path, address: str) -> str:
-    """Return one sentence on why a SuperLink ended, from its log."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if "address already in use" in text.lower():
-        return f"another server already listens on {address}"
-    return f"the SuperLink stopped; its log is {log}"
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let nodes hear of the end for a moment; then end all connections."""
+        asyncio.get_running_loop().call_later(0.5, self._abort)
+        await super().shutdown(sockets)
 
-
-def _register(control: "ControlHttpClient", key: bytes) -> int:
-    """Return Flower's id of the node with this key, which may connect from now on."""
-    from flwr.proto.control_pb2 import RegisterNodeRequest
-
-    return int(control.RegisterNode(RegisterNodeRequest(public_key=key)).node_id)
-
-
-def _start_run(control: "ControlHttpClient") -> int:
-    """Return the id of a new run of an app that can do nothing."""
-    from flwr.cli.build import build_fab_from_disk
-    from flwr.common.serde import fab_to_proto
-    from flwr.proto.control_pb2 import StartRunRequest
-    from flwr.supercore.fab import Fab
-
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "pyproject.toml").write_text(APP, encoding="utf-8")
-        Path(folder, "never.py").write_text(NEVER, encoding="utf-8")
-        content = build_fab_from_disk(Path(folder))
-    fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-    return int(control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 @contextlib.contextmanager
-def _grid(server: _Server, token: str) -> "Iterator[tuple[RuntimeHttpClient, HttpGrid]]":
-    """Yield the client and the grid of the task with this token, which ends with the context."""
-    import httpx
-    from flwr.common.constant import SubStatus
-    from flwr.common.serde import run_from_proto
-    from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
-    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supercore.task_identity import TaskIdentity
-    from flwr.superlink.grid import HttpGrid
-
-    with server.client(RuntimeHttpClient, RuntimeTokenHttpInterceptor(token)) as client:
-
-        class Grid(HttpGrid):
-            """Flower's grid on our client: its own retries forever, and a 401 is a SIGINT to us."""
-
-            def _connect(self) -> None:
-                self._client = client
-
-        grid = Grid(server.address, root_certificates=server.ca, token=token)
-        heart = heartbeat(client)
-        try:
-            task = client.PullTaskInput(PullTaskInputRequest())
-            # Messages that are made in this process take the run and the sender from here.
-            TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
-            TaskIdentity.node_id = task.context.node_id
-            grid.set_run(run_from_proto(task.run))
-            yield client, grid
-        finally:
-            heart.stop()
-            with contextlib.suppress(httpx.HTTPError):
-                client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a socket that listens; its connections end when the other side is gone."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        line = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise FederationError(f"another server already listens on {host}:{port}") from error
+        raise FederationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    with line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAD_SECONDS)
+        yield line
 
 
-@dataclass(frozen=True)
-class _Connection:
-    """The SuperLink's process, the client and grid of our task, and node index by Flower's id."""
+def _allow_connections() -> None:
+    """Allow as many connections as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
-    process: "subprocess.Popen[bytes]"
-    client: "RuntimeHttpClient"
-    grid: "HttpGrid"
-    nodes: Mapping[int, int]
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request to a node that waits for its reply, of at most `most` bytes, until `end`."""
+
+    number: int
+    content: bytes
+    most: int
+    end: float
+    replies: "queue.SimpleQueue[tuple[int, bytes | None]]"
+    is_sent: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """What the server knows of one node: its stream, and what it is asked."""
+
+    index: int
+    token: str = ""
+    is_here: bool = False
+    is_replying: bool = False
+    is_ended: bool = False
+    open: _Open | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Refused(Exception):
+    """A request that is answered by a status and a sentence."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class _Office:
+    """All nodes. `ask` and `online` are for other threads; everything else is for the server's."""
+
+    def __init__(self, keys: Sequence[str], authority: bytes, metrics: Callable[[], str]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._keys = list(keys)
+        self._index = {key_hash(key): k for k, key in enumerate(keys)}
+        self._authority, self._metrics = authority, metrics
+        self._secret = secrets.token_bytes(32)
+        self._seats = [_Seat(k) for k in range(len(keys))]
+        # Greater than all numbers of an older server: what a node got from that one says nothing.
+        self._number = time.time_ns()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note in which loop this works."""
+        self._loop, self._space = loop, _Space(MEMORY)
+
+    # --- for other threads -----------------------------------------------------------------------
 
     def online(self) -> set[int]:
-        """Return the indices of the nodes that gave a sign of life within the last minute."""
-        with self.errors():
-            return {self.nodes[i] for i in self.grid.get_node_ids() if i in self.nodes}
+        """Return the indices of the nodes whose stream is open."""
+        return {seat.index for seat in self._seats if seat.is_here}
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Raise `FederationError` if a request failed because the SuperLink or the run ended."""
-        import httpx
+    def ask(
+        self, requests: Mapping[int, bytes], deadline: float, most: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Send the requests now, and return an iterator over (node index, reply)."""
+        replies: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
+        end = time.monotonic() + deadline
+        self._call(self._send, requests, deadline, most, replies)
+        return self._replies(set(requests), end, replies)
 
+    def _replies(
+        self, waiting: set[int], end: float, replies: "queue.SimpleQueue[tuple[int, bytes | None]]"
+    ) -> Iterator[tuple[int, bytes]]:
         try:
-            yield
-        except httpx.HTTPError as error:
-            if self.process.poll() is not None:
-                raise FederationError("the SuperLink stopped during the run") from error
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if status in (401, 403):
-                raise FederationError("the SuperLink ended the run") from error
-            raise
+            while waiting:
+                try:
+                    index, content = replies.get(timeout=max(0.0, end - time.monotonic()))
+                except queue.Empty:
+                    return
+                waiting.discard(index)
+                if content is not None:
+                    try:
+                        yield index, content
+                    finally:
+                        self._call(self._space.give, len(content))
+        finally:
+            self._call(self._withdraw, replies)
 
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Let the server's thread call a function; after its end there is nothing to do."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
 
-def _ask(
-    connection: _Connection, requests: Mapping[int, bytes], deadline: float
-) -> Iterator[tuple[int, bytes]]:
-    """Send the requests now, and return an iterator over (node index, reply)."""
-    from flwr.app import Message, MessageType
+    def close(self) -> None:
+        """End all streams."""
+        self._call(self._end)
 
-    end = time.monotonic() + deadline
-    node_ids = {index: node_id for node_id, index in connection.nodes.items()}
-    waiting = []
-    for index, request in requests.items():
-        message = Message(
-            to_record(request),
-            dst_node_id=node_ids[index],
-            message_type=MessageType.TRAIN,
-            ttl=deadline + EXTRA_TTL,
+    # --- for the server's thread -----------------------------------------------------------------
+
+    def _send(
+        self, requests: Mapping[int, bytes], deadline: float, most: int, replies: Any
+    ) -> None:
+        end = self._loop.time() + deadline
+        for index, content in requests.items():
+            self._number += 1
+            seat = self._seats[index]
+            seat.open = _Open(self._number, content, most, end, replies)
+            seat.wake.set()
+        self.counts["exchanges"] += 1
+
+    def _end(self) -> None:
+        for seat in self._seats:
+            seat.is_ended = True
+            seat.wake.set()
+
+    def _withdraw(self, replies: Any) -> None:
+        """Wait no more for these replies."""
+        for seat in self._seats:
+            if seat.open is not None and seat.open.replies is replies:
+                seat.open = None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._space.give(len(replies.get_nowait()[1] or b""))
+
+    def app(self) -> Starlette:
+        """Return what answers HTTP."""
+        app = Starlette(
+            routes=[
+                Route(CHALLENGE, self._challenge),
+                Route(STREAM, self._stream, methods=["POST"]),
+                Route(f"{REPLIES}/{{number}}", self._reply, methods=["POST"]),
+                Route("/healthz", lambda _: PlainTextResponse("ok\n")),
+                Route("/metrics", self._show_metrics),
+            ],
+            exception_handlers={_Refused: self._refuse},
         )
-        with connection.errors():
-            sent = list(connection.grid.push_messages([message]))
-        waiting += [Reply(index, node_ids[index], message_id) for message_id in sent if message_id]
-    return _replies(connection, waiting, end)
+        app.router.redirect_slashes = False
+        return app
 
+    def _refuse(self, request: Request, error: Exception) -> Response:
+        status = error.status if isinstance(error, _Refused) else 500
+        self.counts[f"refused {status}"] += 1
+        # What follows may be content that nobody read: the connection ends.
+        return PlainTextResponse(f"{error}\n", status, headers={"Connection": "close"})
 
-def _replies(
-    connection: _Connection, waiting: list[Reply], end: float
-) -> Iterator[tuple[int, bytes]]:
-    """Yield (node index, reply) as they arrive, until all are there or `end` is reached."""
-    import httpx
+    def _show_metrics(self, request: Request) -> Response:
+        kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        return PlainTextResponse(self._metrics(), media_type=kind)
 
-    while waiting:
-        for reply in list(waiting):
-            # One at a time: what is wrong with one reply must not take others with it.
+    def _mac(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
+
+    async def _challenge(self, request: Request) -> Response:
+        text = f"{secrets.token_hex(16)}.{self._loop.time() + CHALLENGE_SECONDS:.0f}"
+        return PlainTextResponse(f"{text}.{self._mac(text)}")
+
+    def _is_fresh(self, challenge: str) -> bool:
+        text, _, mac = challenge.rpartition(".")
+        if not challenge.isascii() or not hmac.compare_digest(self._mac(text), mac):
+            return False
+        return float(text.rpartition(".")[2]) >= self._loop.time()
+
+    async def _stream(self, request: Request) -> Response:
+        """Let a node in that signed a fresh challenge with its key, unless it is here already."""
+        given = await self._read(request, LARGEST_SIGNATURE, self._loop.time() + PATIENCE)
+        try:
+            asked = json.loads(given)
+            index, challenge = self._index.get(str(asked["key"])), str(asked["challenge"])
+            made, after = bytes.fromhex(asked["signature"]), int(asked["after"])
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            raise _Refused(400, "this is no request for a stream") from error
+        if not self._is_fresh(challenge):
+            raise _Refused(401, "the challenge is not fresh")
+        signed = statement(self._authority, challenge)
+        if index is None or not verify(self._keys[index], signed, made):
+            raise _Refused(403, "the key is not enrolled here")
+        seat = self._seats[index]
+        if seat.is_here or seat.is_replying:
+            raise _Refused(409, "the key is in use elsewhere")
+        seat.is_here, seat.token = True, secrets.token_hex(32)
+        # Of an exchange that goes on, a node hears again what it did not get. A new program is only
+        # asked what is new: nobody can answer any more what the old one was asked.
+        if seat.open is not None and seat.open.is_sent:
+            if after < 0:
+                self._close(seat, seat.open, None)
+            else:
+                seat.open.is_sent = seat.open.number <= after
+        return _Requests(seat, self.counts)
+
+    async def _reply(self, request: Request) -> Response:
+        token = request.headers.get(TOKEN_HEADER, "")
+        seat = next((s for s in self._seats if s.token and _same(s.token, token)), None)
+        if seat is None:
+            raise _Refused(401, "the token is of no node that is here")
+        number, asked = request.path_params["number"], seat.open
+        if asked is None or str(asked.number) != number:
+            raise _Refused(410, "nobody waits for this reply")
+        if seat.is_replying:
+            raise _Refused(409, "the reply is being read already")
+        if FAILED_HEADER in request.headers:
+            self._close(seat, asked, None)
+            return Response(status_code=204)
+        length = _length(request)
+        if length > asked.most:
+            self._close(seat, asked, b"")
+            raise _Refused(413, f"the reply has {length:,} bytes; at most {asked.most:,} may be")
+        seat.is_replying = True
+        try:
+            async with self._space.taken(length, asked.end) as space:
+                content = await self._read(request, length, asked.end)
+                if seat.open is not asked:
+                    raise _Refused(410, "nobody waits for this reply any more")
+                space.keep()
+        finally:
+            seat.is_replying = False
+        self.counts["bytes in"] += length
+        self._close(seat, asked, content)
+        return Response(status_code=204)
+
+    def _close(self, seat: _Seat, asked: _Open, content: bytes | None) -> None:
+        seat.open = None
+        asked.replies.put((seat.index, content))
+
+    async def _read(self, request: Request, most: int, end: float) -> bytes:
+        """Return the content of a request, which may neither be long nor slow."""
+        length = _length(request)
+        if length > most:
+            raise _Refused(413, f"a request has {length:,} bytes; at most {most:,} may be")
+        parts: list[bytes] = []
+        taken, began = 0, self._loop.time()
+        more = True
+        while more:
             try:
-                with connection.errors():
-                    message = reply.fetch(connection.client, connection.grid.run.run_id)
-                if message is None:
+                async with asyncio.timeout_at(min(end, began + PATIENCE + taken / SLOWEST)):
+                    message = await request.receive()
+            except TimeoutError as error:
+                raise _Refused(408, "the content of a request was late") from error
+            if message["type"] != "http.request":
+                raise _Refused(400, "the content of a request ended early")
+            parts.append(message.get("body", b""))
+            taken, more = taken + len(parts[-1]), message.get("more_body", False)
+            if taken > length:
+                raise _Refused(400, "a request is longer than it says")
+        if taken < length:
+            raise _Refused(400, "a request is shorter than it says")
+        return b"".join(parts)
+
+
+def _length(request: Request) -> int:
+    """Return how long a request says that it is."""
+    said = request.headers.get("content-length", "")
+    if not said.isdecimal() or not said.isascii() or len(said) > 15:
+        raise _Refused(411, "a request must say how long it is")
+    return int(said)
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+class _Requests(Response):
+    """The stream of requests of one node: while it is sent, the node is there."""
+
+    def __init__(self, seat: _Seat, counts: "Counter[str]") -> None:
+        super().__init__()
+        self._seat, self._counts = seat, counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send a frame for each request, and signs of life in between."""
+        seat = self._seat
+
+        async def write(content: bytes) -> None:
+            await send({"type": "http.response.body", "body": content, "more_body": True})
+
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            waits = 0 if seat.open is None or not seat.open.is_sent else seat.open.number
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (WAITS_HEADER.encode(), str(waits).encode()),
+            ]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            token = seat.token.encode()
+            await write(head_of(0, len(token)) + token)
+            while not (gone.done() or seat.is_ended):
+                asked = seat.open
+                if asked is not None and not asked.is_sent:
+                    asked.is_sent = True
+                    await write(head_of(asked.number, len(asked.content)))
+                    for first in range(0, len(asked.content), _CHUNK):
+                        await write(asked.content[first : first + _CHUNK])
+                    self._counts["bytes out"] += len(asked.content)
                     continue
-                content = reply.content(message)
-            except FederationError:
-                raise
-            except httpx.TransportError:
-                continue
-            except Exception as error:
-                # It is no message, or too large. As empty bytes it is refused and counted above.
-                LOG.warning("node %d: no message (%s)", reply.index, type(error).__name__)
-                content = b""
-            waiting.remove(reply)
-            if content is not None:
-                yield reply.index, content
-        if time.monotonic() > end:
-            return
-        if waiting:
-            time.sleep(POLL)
+                woken = asyncio.ensure_future(seat.wake.wait())
+                first_done = asyncio.FIRST_COMPLETED
+                await asyncio.wait({gone, woken}, timeout=HEARTBEAT, return_when=first_done)
+                seat.wake.clear()
+                if not woken.done():
+                    woken.cancel()
+                    if not gone.done():
+                        await write(head_of(0, 0))
+            if not gone.done():
+                await send({"type": "http.response.body"})
+        finally:
+            seat.is_here = False
+            gone.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Space:
+    """Bytes of memory for replies: who comes first is served first."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._used = size, 0
+        self._changed = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def taken(self, count: int, end: float) -> AsyncIterator["_Taken"]:
+        """Wait for `count` bytes; give them back at the end, unless they are kept."""
+        taken = _Taken()
+        async with self._changed:
+            fits = partial(self._fits, count)
+            try:
+                async with asyncio.timeout_at(end):
+                    await self._changed.wait_for(fits)
+            except TimeoutError as error:
+                raise _Refused(503, "too many replies at a time") from error
+            self._used += count
+        try:
+            yield taken
+        finally:
+            if not taken.is_kept:
+                self.give(count)
+
+    def _fits(self, count: int) -> bool:
+        return self._used == 0 or self._used + count <= self._size
+
+    def give(self, count: int) -> None:
+        """Give bytes back."""
+        self._used -= count
+        self._waking = asyncio.ensure_future(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class _Taken:
+    """Bytes that were taken; `keep` leaves them to who uses the reply."""
+
+    is_kept = False
+
+    def keep(self) -> None:
+        """Leave them taken."""
+        self.is_kept = True

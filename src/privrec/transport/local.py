@@ -98,13 +98,7 @@ def start_node(
 ) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which one node runs as a process."""
     folder, server = local.node(number), local.server
-    arguments = [
-        str(folder),
-        str(server.terms),
-        str(server.ca),
-        f"{LOCAL}:{port}",
-        str(free_port()),
-    ]
+    arguments = [str(folder), str(server.terms), str(server.ca), f"{LOCAL}:{port}"]
     return child("privrec.transport.run_node", arguments, log=folder / "node.log")
 
 

@@ -19,8 +19,8 @@ from privrec.protocol.certificates import (
 from privrec.protocol.enrolment import NodeFolder, read_people
 from privrec.protocol.node import Node, Reveals
 from privrec.protocol.terms import Terms, catalogue_hash, phases_of, plan_of, read_terms
+from privrec.transport.client import serve
 from privrec.transport.processes import end_with_parent
-from privrec.transport.supernode import serve
 
 
 def open_node(path: Path, terms: Terms) -> Node:
@@ -62,23 +62,13 @@ def serve_node(
     terms: Path,
     ca: Path,
     server: str,
-    port: int,
     on_state: Callable[[str], None] = lambda state: None,
 ) -> None:
     """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
     known = read_terms(terms)
     with locked(path):
         node = open_node(path, known)
-        key = NodeFolder(path).key
-        serve(
-            node.handle,
-            folder=path,
-            superlink=server,
-            ca=ca,
-            key=key,
-            port=port,
-            on_state=on_state,
-        )
+        serve(node.handle, server=server, ca=ca, key=NodeFolder(path).key, on_state=on_state)
 
 
 def check_node(path: Path, *, terms: Path, ca: Path) -> None:
@@ -109,10 +99,10 @@ def locked(path: Path) -> Iterator[None]:
 
 def main() -> None:
     """Run one node for as long as the parent process lives; for `privrec federate up`."""
-    path, terms, ca, server, port = sys.argv[1:]
+    path, terms, ca, server = sys.argv[1:]
     end_with_parent(grace=5.0)
     try:
-        serve_node(Path(path), terms=Path(terms), ca=Path(ca), server=server, port=int(port))
+        serve_node(Path(path), terms=Path(terms), ca=Path(ca), server=server)
     except PrivrecError as error:
         sys.exit(f"privrec: {error}")
 

@@ -1,6 +1,7 @@
 """A federation's server: train by its terms until the run is done."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -15,6 +16,7 @@ from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.simulate.cost import check_memory
 from privrec.transport.link import Link, open_link
+from privrec.transport.metrics import Spent, text
 from privrec.types import OnProgress
 
 OpenLink = Callable[..., AbstractContextManager[Link]]
@@ -48,8 +50,10 @@ def serve(
     with records.locked(place), running(folder):
         if not place.params_path.is_file():
             records.clear_leftovers(place)
-            with connect(path, keys, host=host, port=port) as link:
-                status = ServerStatus()
+            status, counts = ServerStatus(), Counter[str]()
+            spent = Spent(place, terms.settings.budget.delta)
+            show = partial(text, status, counts, len(keys), spent)
+            with connect(path, keys, host=host, port=port, metrics=show, counts=counts) as link:
                 server = Server(
                     terms=terms,
                     ask=link.ask,

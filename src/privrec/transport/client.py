@@ -1,0 +1,246 @@
+"""The node's side: a stream of requests over HTTPS, opened from here, and a reply to each.
+
+A node opens no port. Requests are bytes for our own function; no code comes from the network.
+"""
+
+import contextlib
+import ipaddress
+import logging
+import re
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import httpx
+
+from privrec.errors import FederationError, WireError
+from privrec.protocol.certificates import (
+    RENEW,
+    check_certificate,
+    key_hash,
+    public_key_text,
+    read_private_key,
+    sign,
+)
+from privrec.transport.paths import (
+    CHALLENGE,
+    FAILED_HEADER,
+    HEARTBEAT,
+    REPLIES,
+    STREAM,
+    TOKEN_HEADER,
+    WAITS_HEADER,
+    frames,
+    statement,
+)
+
+LOG = logging.getLogger("privrec.node")
+Handle = Callable[[bytes], bytes]
+FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
+"""A broken stream is opened again after 0.2, 0.4, … 15 s (chosen by hand)."""
+_SECONDS = 30.0
+"""For a connection, and for each part of a request (chosen by hand)."""
+_REPLY_SECONDS = 600.0
+"""For each part of a reply: the server may have to use those of others first (chosen by hand)."""
+
+# What an error says, and what that means; the first that fits counts.
+REASONS = {
+    r"CERTIFICATE_VERIFY_FAILED.*expired": (
+        "the certificate of {server} has expired; its operator makes a new one with: {renew}"
+    ),
+    r"CERTIFICATE_VERIFY_FAILED.*(mismatch|not valid for)": (
+        "the certificate of {server} is for another host; its operator adds a name with: {renew}"
+        " --name NAME"
+    ),
+    r"CERTIFICATE_VERIFY_FAILED": (
+        "the certificate of {server} was not signed by the authority in {ca}"
+    ),
+    r"WRONG_VERSION_NUMBER|record layer failure|UNEXPECTED_EOF|HTTP_REQUEST": (
+        "{server} speaks plain HTTP instead of TLS"
+    ),
+    r"^403 ": "{server} does not accept the key {key}: it is not enrolled there",
+    r"^409 ": "{server} does not accept the key {key}: it is in use elsewhere",
+}
+
+
+class _Stopped(BaseException):
+    """A signal asked this process to stop; handlers that catch every `Exception` let it pass."""
+
+
+@dataclass
+class _Node:
+    """One node: its function, its server, and the last reply as long as it was not delivered."""
+
+    handle: Handle
+    server: str
+    ca: Path
+    key: Path
+    on_state: Callable[[str], None]
+    was_online: bool = False
+    state: str = field(default="", init=False)
+    after: int = -1
+    """The last request that it got; 0 after its first stream was opened, and -1 before."""
+    undelivered: tuple[int, bytes | Exception] | None = None
+
+    def tell(self, state: str) -> None:
+        """Call `on_state` if the state is a new one."""
+        if state != self.state:
+            self.state = state
+            self.on_state(state)
+
+
+def _silent(_state: str) -> None:
+    """Ignore the state."""
+
+
+def serve(
+    handle: Handle,
+    *,
+    server: str,
+    ca: Path,
+    key: Path,
+    on_state: Callable[[str], None] = _silent,
+    patience: float = 90.0,
+) -> None:
+    """Answer every request with `handle(request)` until SIGTERM or SIGINT, then return.
+
+    `server` is HOST:PORT. `on_state` hears "starting", "online", "offline" and "stopped". Raises
+    `FederationError` if the server was never reached for `patience` seconds and it is known why.
+    """
+    check_certificate(ca)
+    read_private_key(key)
+    node = _Node(handle, server, ca, key, on_state)
+    give_up, wait = time.monotonic() + patience, FIRST_WAIT
+    try:
+        with _signals(), _client(server, ca) as client:
+            while True:
+                node.tell("offline" if node.was_online else "starting")
+                reason = ""
+                try:
+                    _work(node, client)
+                except (httpx.HTTPError, WireError, ValueError) as error:
+                    reason = str(error)
+                    LOG.info("%s: %s", server, reason)
+                known = _reason(reason, server=server, ca=ca, key=key)
+                if known and not node.was_online and time.monotonic() > give_up:
+                    raise FederationError(known)
+                if node.state == "online":
+                    wait = FIRST_WAIT
+                time.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT)
+    except _Stopped:
+        pass
+    finally:
+        node.tell("stopped")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into `_Stopped` within the context (in the main thread)."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _client(server: str, ca: Path) -> httpx.Client:
+    """Return a client that trusts this authority alone, and speaks TLS 1.3."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return httpx.Client(
+        base_url=f"https://{server}",
+        verify=context,
+        timeout=_SECONDS,
+        follow_redirects=False,
+        # A proxy must never see what two processes of one machine say to each other.
+        trust_env=not _is_loopback(server),
+    )
+
+
+def _is_loopback(server: str) -> bool:
+    host = server.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _reason(text: str, **names: object) -> str:
+    """Return what is wrong as one sentence, or "" if it is not known."""
+    for pattern, sentence in REASONS.items():
+        if re.search(pattern, text, re.IGNORECASE):
+            return sentence.format(**names, renew=RENEW.format(folder="FOLDER"))
+    return ""
+
+
+def _work(node: _Node, client: httpx.Client) -> None:
+    """Answer requests until the stream ends."""
+    challenge = client.get(CHALLENGE).raise_for_status().text
+    asked = {
+        "key": key_hash(public_key_text(node.key)),
+        "challenge": challenge,
+        "signature": sign(
+            read_private_key(node.key), statement(node.ca.read_bytes(), challenge)
+        ).hex(),
+        "after": node.after,
+    }
+    timeout = httpx.Timeout(_SECONDS, read=3 * HEARTBEAT)
+    with client.stream("POST", STREAM, json=asked, timeout=timeout) as response:
+        if response.status_code != 200:
+            said = response.read()[:200].decode("utf-8", "replace")
+            raise ValueError(f"{response.status_code} {said}")
+        # A server may refuse a late reply without reading it: then its answer can be lost.
+        if node.undelivered and str(node.undelivered[0]) != response.headers.get(WAITS_HEADER):
+            node.undelivered = None
+        token = ""
+        for number, content in frames(response.iter_raw()):
+            if number:
+                node.after = number
+                node.undelivered = number, _answer(node.handle, content)
+                _deliver(node, client, token)
+            elif content:
+                token = content.decode("ascii")
+                node.was_online, node.after = True, max(node.after, 0)
+                node.tell("online")
+                _deliver(node, client, token)
+
+
+def _answer(handle: Handle, request: bytes) -> bytes | Exception:
+    try:
+        return handle(request)
+    except Exception as error:
+        LOG.warning("a request could not be answered: %s", type(error).__name__)
+        return error
+
+
+def _deliver(node: _Node, client: httpx.Client, token: str) -> None:
+    """Send the reply that is not delivered yet; an error tells the name of its class alone."""
+    if node.undelivered is None:
+        return
+    number, reply = node.undelivered
+    headers = {TOKEN_HEADER: token}
+    if isinstance(reply, Exception):
+        headers[FAILED_HEADER] = type(reply).__name__
+        reply = b""
+    timeout = httpx.Timeout(_REPLY_SECONDS, connect=_SECONDS)
+    place = f"{REPLIES}/{number}"
+    response = client.post(place, content=reply, headers=headers, timeout=timeout)
+    if response.status_code == 401:
+        raise ValueError("401 the stream was opened anew")
+    node.undelivered = None
+    if response.status_code not in (204, 410):
+        LOG.warning("a reply was not taken: %d %s", response.status_code, response.text[:200])
