@@ -5,9 +5,9 @@ from pathlib import Path
 
 from privrec.protocol.enrolment import NodeFolder
 from privrec.protocol.terms import read_terms
+from privrec.transport.client import serve
 from privrec.transport.processes import end_with_parent
 from privrec.transport.run_node import open_node
-from privrec.transport.supernode import serve
 
 NOTHING = b"nothing"
 
@@ -20,16 +20,14 @@ def nothing(request: bytes) -> bytes:
 
 
 def main() -> None:
-    folder, terms, ca, server, port = sys.argv[1:]
+    folder, terms, ca, server = sys.argv[1:]
     end_with_parent(grace=5.0)
     node = open_node(Path(folder), read_terms(Path(terms)))
     serve(
         lambda request: nothing(request) or node.handle(request),
-        folder=Path(folder),
-        superlink=server,
+        server=server,
         ca=Path(ca),
         key=NodeFolder(path=Path(folder)).key,
-        port=int(port),
     )
 
 

@@ -43,6 +43,7 @@ HOMES = {
     "sklearn": {"attacks"},
     "typer": {"cli"},
     "jinja2": {"show"},
+    "httpx": {"transport"},
     "starlette": {"show", "transport"},
     "uvicorn": {"show", "transport"},
     "rich": {"cli"},
@@ -174,6 +175,17 @@ def test_no_drawer_modules_and_no_asserts() -> None:
         if isinstance(node, ast.Assert) and part != "testing"
     ]
     assert not asserts
+
+
+def test_no_code_comes_from_the_network() -> None:
+    """What parties say to each other is read by nothing that could run it."""
+    risky = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "importlib", "runpy", "code"}
+    calls = {"eval", "exec", "compile", "__import__"}
+    for part, place, _, tree in modules():
+        if part in ("transport", "protocol"):
+            assert not risky & {name.split(".")[0] for name in imports(tree)}, place
+            names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            assert not calls & names, place
 
 
 def test_a_phone_needs_numpy_alone() -> None:

@@ -14,17 +14,8 @@ NEEDS = [
     ("attack", "scikit-learn", ["attack", "--data", DATA, "--recipes", "privrec"]),
     ("attack", "jax-privacy", ["audit", "dp-privrec-plus", "--data", DATA]),
     ("paper", "autodp", ["privacy", "paper-tables"]),
-    ("federation", "Flower", ["federate", "up", "--data", DATA]),
-    ("federation", "Flower", ["federate", "enrol", "--data", DATA, "--out", "node"]),
-    ("federation", "Flower", ["federate", "server", "server"]),
-    (
-        "federation",
-        "Flower",
-        ["federate", "node", "node", "--server", "here:1", "--terms", "t", "--ca", "c"],
-    ),
-    ("federation", "Flower", ["federate", "status", "server"]),
 ]
-MODULES = {"scikit-learn": "sklearn", "jax-privacy": "jax_privacy", "Flower": "flwr"}
+MODULES = {"scikit-learn": "sklearn", "jax-privacy": "jax_privacy"}
 """What is imported, where it has another name than what is installed."""
 
 
@@ -48,6 +39,6 @@ def test_each_extra_brings_what_its_commands_need() -> None:
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     for extra, library, _ in NEEDS:
         found = {line.split(">")[0] for line in extras[extra]}
-        assert {"Flower": "flwr"}.get(library, library) in found
+        assert library in found
     usual = {line for name in extras if name != "dev" for line in extras[name]}
     assert usual <= set(extras["dev"])

@@ -255,7 +255,7 @@ def test_the_server_needs_no_jax_and_no_data(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, privrec.show.server as s;"
         f"s.site_of(pathlib.Path({str(tmp_path / 'run')!r}));"
-        "print(sorted(sys.modules.keys() & {'jax', 'polars', 'dp_accounting', 'optax'}))"
+        "print(sorted(sys.modules.keys() & {'jax', 'polars', 'dp_accounting', 'httpx', 'optax'}))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
