@@ -20,6 +20,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
+from privrec.errors import FederationError
 from privrec.protocol.certificates import (
     key_hash,
     make_authority,
@@ -89,8 +90,7 @@ class Net:
     def open(self, **more: Any) -> AbstractContextManager[Link]:
         """Return a context in which the server listens."""
         keys = [public_key_text(self.key(k)) for k in range(3)]
-        words = {"host": LOCAL, "port": self.port, "counts": self.counts}
-        return open_link(self.folder, keys, **words, **more)
+        return open_link(self.folder, keys, host=LOCAL, port=self.port, counts=self.counts, **more)
 
     def start(self, k: int, handle: client.Handle = backwards, port: int | None = None) -> None:
         """Start a node in a thread, which ends after the server, when this ends."""
@@ -108,7 +108,7 @@ class Net:
     def refusal(self, k: int, **more: Any) -> str:
         """Return with which words a node ends that is not let in."""
         words = {"server": self.address, "ca": self.ca, "key": self.key(k), "patience": 0.0}
-        with pytest.raises(client.FederationError) as refused:
+        with pytest.raises(FederationError) as refused:
             client.serve(backwards, **{**words, **more})
         return str(refused.value)
 

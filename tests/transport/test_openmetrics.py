@@ -31,7 +31,7 @@ DATA = "synthetic:users=40,items=30,longest=12"
 def read(page: str) -> dict[str, float]:
     """Return each sample by its name and labels."""
     found = {}
-    for family in text_string_to_metric_families(page):
+    for family in text_string_to_metric_families(page):  # type: ignore[no-untyped-call]
         for sample in family.samples:
             found[f"{sample.name} {sample.labels.get('kind', '')}".strip()] = sample.value
     return found
