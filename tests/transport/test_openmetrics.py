@@ -2,13 +2,18 @@
 
 import ssl
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from link_nodes import LONG, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import privrec
@@ -83,19 +88,19 @@ def metrics_after(data: Federation, path: Path, patch: pytest.MonkeyPatch) -> st
     def page() -> str:
         return text(status, counts, len(net.keys), spent)
 
-    with open_link(path, net.keys, host=LOCAL, port=port, metrics=page, counts=counts) as link:
+    with (
+        ended_nodes(patch) as threads,
+        open_link(path, net.keys, host=LOCAL, port=port, metrics=page, counts=counts) as link,
+    ):
         for k, node in net.nodes.items():
             known = {
                 "server": f"{LOCAL}:{port}",
                 "ca": path / "ca.crt",
                 "key": path / f"node{k}" / "key",
             }
-            threading.Thread(
-                target=client.serve, args=(node.handle,), kwargs=known, daemon=True
-            ).start()
-        ready = threading.Event()
-        while len(link.online()) < len(net.keys):
-            ready.wait(0.01)
+            threads.append(threading.Thread(target=client.serve, args=(node.handle,), kwargs=known))
+            threads[-1].start()
+        until(lambda: len(link.online()) == len(net.keys))
         server = Server(
             terms=net.terms,
             ask=link.ask,
@@ -107,6 +112,26 @@ def metrics_after(data: Federation, path: Path, patch: pytest.MonkeyPatch) -> st
         play_stages(plan, place, network=server.network())
         context = ssl.create_default_context(cafile=str(path / "ca.crt"))
         return httpx.get(f"https://{LOCAL}:{port}/metrics", verify=context, trust_env=False).text
+
+
+@contextmanager
+def ended_nodes(patch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
+    """Yield a list for threads of nodes; they end with this, when they would connect again."""
+    end, threads = threading.Event(), list[threading.Thread]()
+
+    def sleep(seconds: float) -> None:
+        if end.wait(seconds):
+            raise client._Stopped
+
+    with patch.context() as inner:
+        inner.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        try:
+            yield threads
+        finally:
+            end.set()
+            for thread in threads:
+                thread.join(LONG)
+                assert not thread.is_alive()
 
 
 def test_it_is_the_same_whatever_one_person_likes(
