@@ -3,7 +3,7 @@ FROM python:3.11-slim
 WORKDIR /privrec
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
-RUN pip install --no-cache-dir -c constraints.txt '.[federation]' \
+RUN pip install --no-cache-dir -c constraints.txt . \
  && useradd --create-home privrec
 USER privrec
 ENTRYPOINT ["privrec"]
