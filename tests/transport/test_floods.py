@@ -1,9 +1,13 @@
 """Replies and requests that would fill a server's memory, or keep it waiting without end."""
 
+import contextlib
 import json
+import os
+import resource
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,6 +93,29 @@ def test_a_request_behind_a_stream_does_not_keep_it_open_for_ever(
             time.sleep(0.3)
         until(lambda: not link.online())
         node.enter().leave()
+
+
+def test_connections_leave_the_server_files_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = os.dup(0)
+    os.close(free)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 200, limit[1]))
+    monkeypatch.setattr(links, "_allow_connections", lambda: None)
+    try:
+        with linked(tmp_path, 0) as (net, link), ExitStack() as stack:
+            ended = 0
+            while ended < 50:
+                one = stack.enter_context(socket.create_connection((LOCAL, net.port)))
+                one.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    ended += not one.recv(1)
+                    one.close()
+            os.close(os.dup(0))
+            assert dict(link.ask({0: b"abc"}, LONG, 3)) == {0: b"cba"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 @pytest.mark.usefixtures("parser")
