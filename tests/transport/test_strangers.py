@@ -266,3 +266,13 @@ def test_no_answer_of_a_server_ends_a_node_or_fills_its_memory(
     assert len(served) >= 2
     assert max(served) < 2**26
     assert "\x1b" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["", "a", "a:", ":1", "a:b", "a:0", "a:70000", "https://a:1", "a:1/b", "a b:1", "u@a:1"],
+)
+def test_an_address_is_a_host_and_a_port(server: str, tmp_path: Path) -> None:
+    with Net(tmp_path) as net:
+        said = net.refusal(0, server=server)
+    assert said == f"the server's address must be HOST:PORT; got {server!r}"

@@ -116,6 +116,7 @@ def serve(
     `server` is HOST:PORT. `on_state` hears "starting", "online", "offline" and "stopped". Raises
     `FederationError` if the server was never reached for `patience` seconds and it is known why.
     """
+    _check_address(server)
     check_certificate(ca)
     read_private_key(key)
     node = _Node(handle, server, ca, key, on_state)
@@ -174,6 +175,18 @@ def _client(server: str, ca: Path) -> httpx.Client:
         # A proxy must never see what two processes of one machine say to each other.
         trust_env=not _is_loopback(server),
     )
+
+
+def _check_address(server: str) -> None:
+    """Raise unless this is HOST:PORT."""
+    host, _, port = server.rpartition(":")
+    try:
+        url = httpx.URL(f"https://{server}")
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16
+    if not url.host or not is_port or re.search(r"[\s/@?#]", host):
+        raise FederationError(f"the server's address must be HOST:PORT; got {server!r}")
 
 
 def _is_loopback(server: str) -> bool:
