@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from typer.testing import CliRunner
 
 from privrec.cli.app import app
 from privrec.errors import FederationError
+from privrec.protocol.certificates import public_key_text
 from privrec.protocol.enrolment import changed, read_enrolments, renew_key
 from privrec.protocol.terms import Terms, read_terms
 from privrec.runs.folder import RunFolder
 from privrec.runs.ledger import settled_ledger
 from privrec.transport.local import LocalFederation, free_port, start_node
-from privrec.transport.run_node import check_node
+from privrec.transport.run_node import check_node, locked
 from privrec.transport.run_server import serve
 
 SETTINGS = ("--set", "stage1_cohort=1000", "--set", "deadline=60", "--set", "min_people=1")
@@ -94,7 +96,41 @@ def test_what_cannot_follow_is_refused(place: Path) -> None:
     # Who renews twice before the server hears of it replaces a key that nobody knows.
     renew_key(mine.parent)
     renew_key(mine.parent)
-    assert "is of no node here" in refused(*second, "--enrolment", mine)
+    assert "retire 'b' as well" in refused(*second, "--enrolment", mine)
+    assert not (place / "second").exists()
+    command(*second, "--enrolment", mine, "--retire", "b")
+    assert members(place / "second") == ["a", "c", "b"]
+
+
+def test_the_key_of_a_node_that_takes_part_stays(place: Path) -> None:
+    folder = place / "nodes" / "01"
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with locked(folder):
+        assert "another program serves" in refused("enrol", "--renew", "--out", folder)
+    assert before == {path: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("write", range(5))
+def test_a_renewal_that_was_killed_can_be_done_again(
+    write: int, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each of its writes and moves."""
+    folder, count = place / "nodes" / "01", iter(range(100))
+
+    def moved(self: Path, target: Path) -> None:
+        if next(count) == write:
+            raise KeyboardInterrupt
+        os.replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", moved)
+        with pytest.raises(KeyboardInterrupt):
+            renew_key(folder)
+    renew_key(folder)
+    known = read_enrolments(place / "first" / "roster.json")
+    left = changed(known, read_enrolments(folder), [])
+    assert [one.name for one in left] == ["a", "b", "c"]
+    assert left[1].public_key == public_key_text(folder / "key")
 
 
 def test_a_renewal_that_the_old_key_did_not_sign_is_refused(place: Path) -> None:

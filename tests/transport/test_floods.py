@@ -1,18 +1,36 @@
 """Replies and requests that would fill a server's memory, or keep it waiting without end."""
 
+import contextlib
+import json
+import os
+import resource
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
-from link_nodes import LONG, Asked, linked, parser, played, sent, status_of, until
+from link_nodes import (
+    LONG,
+    Asked,
+    Played,
+    context_of,
+    linked,
+    parser,
+    played,
+    sent,
+    status_of,
+    until,
+)
 
 from privrec.errors import FederationError
 from privrec.transport import client
 from privrec.transport import link as links
+from privrec.transport.local import LOCAL
 from privrec.transport.paths import CHALLENGE, STREAM
 from privrec.transport.run_node import locked
 
@@ -35,6 +53,69 @@ def test_heads_that_are_never_finished_are_ended(
         monkeypatch.setattr(parser, "HEAD_SECONDS", LONG)
         whole = sent(net, head + b"Connection: close\r\n\r\n")
         assert status_of(whole) == 200
+
+
+def test_a_head_has_a_largest_size(
+    parser: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is long: a name, the fields, or what follows an answer."""
+    monkeypatch.setattr(parser, "HEAD_SECONDS", 2 * LONG)
+    line = b"x: " + b"y" * 1000 + b"\r\n"
+    first = f"GET {CHALLENGE} HTTP/1.1\r\nHost: x\r\n".encode()
+    with linked(tmp_path) as (net, _), ThreadPoolExecutor(3) as pool:
+        begun = [b"GET /" + b"y" * 2**23, first + line * 2**13, first + b"\r\n" + line * 2**13]
+        answers = list(pool.map(lambda content: sent(net, content), begun))
+        assert {status_of(answer) for answer in answers[:2]} <= {0, 400}
+        assert status_of(sent(net, first + line * 30 + b"Connection: close\r\n\r\n")) == 200
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("more", ["at once", "later"])
+def test_a_request_behind_a_stream_does_not_keep_it_open_for_ever(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "HEARTBEAT", 0.1)
+    with linked(tmp_path) as (net, link), Played(net, 0) as node:
+        content = json.dumps(node.signed(node.challenge())).encode()
+        lines = [f"POST {STREAM} HTTP/1.1", "Host: x", f"Content-Length: {len(content)}", "", ""]
+        request = "\r\n".join(lines).encode() + content
+        next_one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        safe = context_of(net).wrap_socket(
+            socket.create_connection((LOCAL, net.port), timeout=LONG), server_hostname=LOCAL
+        )
+        with safe:
+            if more == "at once":
+                safe.sendall(request + next_one)
+            else:
+                safe.sendall(request)
+                until(lambda: link.online() == {0})
+                safe.sendall(next_one)
+            time.sleep(0.3)
+        until(lambda: not link.online())
+        node.enter().leave()
+
+
+def test_connections_leave_the_server_files_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = os.dup(0)
+    os.close(free)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 200, limit[1]))
+    monkeypatch.setattr(links, "_allow_connections", lambda: None)
+    try:
+        with linked(tmp_path, 0) as (net, link), ExitStack() as stack:
+            ended = 0
+            while ended < 50:
+                one = stack.enter_context(socket.create_connection((LOCAL, net.port)))
+                one.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    ended += not one.recv(1)
+                    one.close()
+            os.close(os.dup(0))
+            assert dict(link.ask({0: b"abc"}, LONG, 3)) == {0: b"cba"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 @pytest.mark.usefixtures("parser")

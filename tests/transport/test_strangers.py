@@ -1,5 +1,6 @@
 """Who is refused by a server or by a node, and what they are told."""
 
+import contextlib
 import http.server
 import socket
 import ssl
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from link_nodes import LONG, Net, Played, context_of, linked, played
+from link_nodes import LONG, Net, Played, context_of, linked, played, until
 
 from privrec.errors import FederationError, WireError
 from privrec.protocol import certificates
@@ -215,3 +216,63 @@ def test_no_server_makes_a_node_sign_or_read_what_it_likes() -> None:
     for size in (1, 7, 200):
         pieces = [whole[k : k + size] for k in range(0, len(whole), size)]
         assert list(frames(pieces)) == [(1, bytes(range(50))), (2, b"")]
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {"Content-Length": str(2**40)},
+        {"Content-Type": "text/plain; charset=rot13"},
+        {"Content-Encoding": "gzip"},
+    ],
+    ids=["endless", "charset", "packed"],
+)
+def test_no_answer_of_a_server_ends_a_node_or_fills_its_memory(
+    heads: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it says about itself, only the beginning is read, as it came."""
+    served: list[int] = []
+
+    class Hostile(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *words: Any) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in {"Content-Length": "6", **heads}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            served.append(0)
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"\x1b[2J\xff\n")
+                while int(heads.get("Content-Length", 0)) > served[-1]:
+                    served[-1] += self.wfile.write(bytes(2**16))
+
+        def do_POST(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"\x1b[2J\xff\n")
+
+    caplog.set_level("INFO", "privrec.node")
+    with Net(tmp_path) as net, http.server.ThreadingHTTPServer((LOCAL, 0), Hostile) as hostile:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(net.folder / "server.pem", net.folder / "server.key")
+        hostile.socket = context.wrap_socket(hostile.socket, server_side=True)
+        threading.Thread(target=hostile.serve_forever, args=(0.05,), daemon=True).start()
+        net.start(0, port=hostile.server_address[1])
+        until(lambda: len(net.slept) >= 2)
+        hostile.shutdown()
+    assert len(served) >= 2
+    assert max(served) < 2**26
+    assert "\x1b" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["", "a", "a:", ":1", "a:b", "a:0", "a:70000", "https://a:1", "a:1/b", "a b:1", "u@a:1"],
+)
+def test_an_address_is_a_host_and_a_port(server: str, tmp_path: Path) -> None:
+    with Net(tmp_path) as net:
+        said = net.refusal(0, server=server)
+    assert said == f"the server's address must be HOST:PORT; got {server!r}"

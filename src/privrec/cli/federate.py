@@ -149,8 +149,11 @@ def enrol(
 
 def _renew_key(folder: Path) -> None:
     from privrec.protocol.enrolment import NodeFolder, renew_key
+    from privrec.transport.run_node import locked
 
-    made = renew_key(folder)
+    # A program that serves the node would be refused as soon as its line breaks.
+    with locked(folder):
+        made = renew_key(folder)
     print_line(f"{folder} has a new key, and the old one is gone")
     print_line(f"send to the server: {NodeFolder(folder).enrolment} (both keys signed it)")
     print_line("until there are terms with the new key, this node cannot take part")

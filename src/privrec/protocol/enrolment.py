@@ -166,8 +166,8 @@ def renew_key(path: Path) -> Enrolment:
     )
     write_private(folder.enrolment, signed.model_dump_json().encode())
     # The key comes last: until then this can be done again.
-    new.replace(folder.key)
     new.with_name("key.new.pub").replace(folder.key.with_name("key.pub"))
+    new.replace(folder.key)
     return signed
 
 
@@ -217,7 +217,8 @@ def changed(
 ) -> list[Enrolment]:
     """Return a federation's enrolments without those of the `retired` names, and with `more`.
 
-    An enrolment with a renewed key takes the place of the older one.
+    An enrolment with a renewed key takes the place of the older one. One whose older key is not
+    known, because it was renewed twice, is a new node's, if the one of its name is retired.
     """
     names = [enrolment.name for enrolment in known]
     for name in retired:
@@ -227,10 +228,13 @@ def changed(
     left = [enrolment for enrolment in known if enrolment.name not in retired]
     for enrolment in more:
         keys = [one.public_key for one in left]
-        if enrolment.replaces and enrolment.replaces not in keys:
-            raise FederationError(f"the key that {enrolment.name!r} replaces is of no node here")
-        if enrolment.replaces:
+        if enrolment.replaces in keys:
             left[keys.index(enrolment.replaces)] = enrolment
+        elif enrolment.replaces and enrolment.name not in retired:
+            raise FederationError(
+                f"the key that {enrolment.name!r} replaces is of no node here; if it was renewed"
+                f" twice, compare the new one with its owner, and retire {enrolment.name!r} as well"
+            )
         else:
             left.append(enrolment)
     return left

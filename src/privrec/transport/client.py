@@ -18,6 +18,7 @@ from types import FrameType
 
 import httpx
 
+from privrec.data.text import safe_text
 from privrec.errors import FederationError, WireError
 from privrec.protocol.certificates import (
     RENEW,
@@ -47,6 +48,9 @@ _SECONDS = 30.0
 """For a connection, and for each part of a request (chosen by hand)."""
 _REPLY_SECONDS = 600.0
 """For each part of a reply: the server may have to use those of others first (chosen by hand)."""
+
+_LONGEST_ANSWER = 1000
+"""Bytes of an answer that is no stream; more is not read (chosen by hand)."""
 
 # What an error says, and what that means; the first that fits counts.
 REASONS = {
@@ -112,6 +116,7 @@ def serve(
     `server` is HOST:PORT. `on_state` hears "starting", "online", "offline" and "stopped". Raises
     `FederationError` if the server was never reached for `patience` seconds and it is known why.
     """
+    _check_address(server)
     check_certificate(ca)
     read_private_key(key)
     node = _Node(handle, server, ca, key, on_state)
@@ -124,7 +129,7 @@ def serve(
                 try:
                     _work(node, client)
                 except (httpx.HTTPError, WireError, ValueError) as error:
-                    reason = str(error)
+                    reason = safe_text(str(error))
                     LOG.info("%s: %s", server, reason)
                 known = _reason(reason, server=server, ca=ca, key=key)
                 if known and not node.was_online and time.monotonic() > give_up:
@@ -164,11 +169,24 @@ def _client(server: str, ca: Path) -> httpx.Client:
     return httpx.Client(
         base_url=f"https://{server}",
         verify=context,
+        headers={"Accept-Encoding": "identity"},
         timeout=_SECONDS,
         follow_redirects=False,
         # A proxy must never see what two processes of one machine say to each other.
         trust_env=not _is_loopback(server),
     )
+
+
+def _check_address(server: str) -> None:
+    """Raise unless this is HOST:PORT."""
+    host, _, port = server.rpartition(":")
+    try:
+        url = httpx.URL(f"https://{server}")
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16
+    if not url.host or not is_port or re.search(r"[\s/@?#]", host):
+        raise FederationError(f"the server's address must be HOST:PORT; got {server!r}")
 
 
 def _is_loopback(server: str) -> bool:
@@ -189,7 +207,8 @@ def _reason(text: str, **names: object) -> str:
 
 def _work(node: _Node, client: httpx.Client) -> None:
     """Answer requests until the stream ends."""
-    challenge = client.get(CHALLENGE).raise_for_status().text
+    with client.stream("GET", CHALLENGE) as response:
+        challenge = _said(response.raise_for_status())
     asked = {
         "key": key_hash(public_key_text(node.key)),
         "challenge": challenge,
@@ -201,8 +220,7 @@ def _work(node: _Node, client: httpx.Client) -> None:
     timeout = httpx.Timeout(_SECONDS, read=3 * HEARTBEAT)
     with client.stream("POST", STREAM, json=asked, timeout=timeout) as response:
         if response.status_code != 200:
-            said = response.read()[:200].decode("utf-8", "replace")
-            raise ValueError(f"{response.status_code} {said}")
+            raise ValueError(f"{response.status_code} {_said(response)}")
         # A server may refuse a late reply without reading it: then its answer can be lost.
         if node.undelivered and str(node.undelivered[0]) != response.headers.get(WAITS_HEADER):
             node.undelivered = None
@@ -217,6 +235,16 @@ def _work(node: _Node, client: httpx.Client) -> None:
                 node.was_online, node.after = True, max(node.after, 0)
                 node.tell("online")
                 _deliver(node, client, token)
+
+
+def _said(response: httpx.Response) -> str:
+    """Return the beginning of an answer as it came, whatever its head says that it is."""
+    content = bytearray()
+    for chunk in response.iter_raw():
+        content += chunk
+        if len(content) > _LONGEST_ANSWER:
+            break
+    return content[:_LONGEST_ANSWER].decode("utf-8", "replace")
 
 
 def _answer(handle: Handle, request: bytes) -> bytes | Exception:
@@ -238,9 +266,10 @@ def _deliver(node: _Node, client: httpx.Client, token: str) -> None:
         reply = b""
     timeout = httpx.Timeout(_REPLY_SECONDS, connect=_SECONDS)
     place = f"{REPLIES}/{number}"
-    response = client.post(place, content=reply, headers=headers, timeout=timeout)
+    with client.stream("POST", place, content=reply, headers=headers, timeout=timeout) as response:
+        said = _said(response)
     if response.status_code == 401:
         raise ValueError("401 the stream was opened anew")
     node.undelivered = None
     if response.status_code not in (204, 410):
-        LOG.warning("a reply was not taken: %d %s", response.status_code, response.text[:200])
+        LOG.warning("a reply was not taken: %d %s", response.status_code, safe_text(said[:200]))

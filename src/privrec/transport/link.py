@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import json
 import logging
+import math
 import queue
 import resource
 import secrets
@@ -65,6 +66,8 @@ PATIENCE, SLOWEST = 10.0, 32_000
 MEMORY = 2**28
 """Bytes of replies that are being read, or wait to be used. One larger than that is read alone."""
 _CHUNK = 2**18
+_SPARE_FILES = 100
+"""Files that the process can always open, however many connections there are."""
 _DEAD_SECONDS = 30
 """A connection is dead whose other side has not confirmed bytes for so long."""
 
@@ -169,7 +172,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """Yield a socket that listens; its connections end when the other side is gone."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        line = socket.create_server((host, port), family=family, backlog=2048)
+        line = _Line(socket.create_server((host, port), family=family, backlog=2048))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise FederationError(f"another server already listens on {host}:{port}") from error
@@ -179,6 +182,27 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAD_SECONDS)
         yield line
+
+
+class _Line(socket.socket):
+    """Ends connections at once that would keep the process from opening its own files.
+
+    Otherwise a stranger who only connects could stop a training, which writes to the disk.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        super().__init__(line.family, line.type, line.proto, line.detach())
+        # The system gives the smallest number that is free.
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most = math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE_FILES
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection, and where it comes from."""
+        connection, address = super().accept()
+        if connection.fileno() >= self.most:
+            connection.close()
+            raise ConnectionAbortedError
+        return connection, address
 
 
 def _allow_connections() -> None:
