@@ -41,12 +41,9 @@ def test_two_nodes_answer_and_an_error_shows_the_name_of_its_class_alone(
     assert sum(f"'{FAILED_HEADER}': 'KeyError'" in text for text in came) == 1
     assert "KeyError" in caplog.text
     assert "private" not in caplog.text + "".join(came)
-    assert [state for k, state in net.told if k == 0] == [
-        "starting",
-        "online",
-        "offline",
-        "stopped",
-    ]
+    states = [state for k, state in net.told if k == 0]
+    # It may be stopped before it has missed the server.
+    assert [state for state in states if state != "offline"] == ["starting", "online", "stopped"]
 
 
 @pytest.mark.usefixtures("parser")

@@ -44,7 +44,7 @@ def read(page: str) -> dict[str, float]:
 
 def test_a_parser_reads_it() -> None:
     status = ServerStatus(online={0, 2}, abandoned=3, refused={"a": 2, "b": 1}, step="done")
-    counts = Counter({"exchanges": 7, "bytes in": 100, "bytes out": 9, "refused 413": 4})
+    counts = Counter({"exchanges": 7, "bytes in": 100, "refused 413": 4})
     page = text(status, counts, 5, lambda: (12, 1.5))
     assert page.endswith("# EOF\n")
     found = read(page)
@@ -56,7 +56,7 @@ def test_a_parser_reads_it() -> None:
     assert found["privrec_exchanges_total"] == 7
     assert found["privrec_rounds_abandoned_total"] == 3
     assert found["privrec_received_bytes_total"] == 100
-    assert found["privrec_sent_bytes_total"] == 9
+    assert not [name for name in found if "sent" in name]
     assert found["privrec_refused_total too large"] == 4
     assert found["privrec_refused_total by the protocol"] == 3
     assert found["privrec_refused_total malformed"] == 0
@@ -149,7 +149,4 @@ def test_it_is_the_same_whatever_one_person_likes(
     assert read(one)["privrec_rounds_published"] >= 2
     assert read(one)["privrec_received_bytes_total"] > 1000
     before, after = read(one), read(metrics_after(other, second, monkeypatch))
-    # Random numbers in a request have more or fewer digits.
-    sent = [found.pop("privrec_sent_bytes_total") for found in (before, after)]
-    assert abs(sent[0] - sent[1]) < 500 < sent[0] / 20
     assert before == after

@@ -394,7 +394,7 @@ class _Office:
                 self._close(seat, seat.open, None)
             else:
                 seat.open.is_sent = seat.open.number <= after
-        return _Requests(seat, self.counts)
+        return _Requests(seat)
 
     async def _reply(self, request: Request) -> Response:
         token = request.headers.get(TOKEN_HEADER, "")
@@ -470,9 +470,9 @@ def _same(one: str, other: str) -> bool:
 class _Requests(Response):
     """The stream of requests of one node: while it is sent, the node is there."""
 
-    def __init__(self, seat: _Seat, counts: "Counter[str]") -> None:
+    def __init__(self, seat: _Seat) -> None:
         super().__init__()
-        self._seat, self._counts = seat, counts
+        self._seat = seat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a frame for each request, and signs of life in between."""
@@ -498,7 +498,6 @@ class _Requests(Response):
                     await write(head_of(asked.number, len(asked.content)))
                     for first in range(0, len(asked.content), _CHUNK):
                         await write(asked.content[first : first + _CHUNK])
-                    self._counts["bytes out"] += len(asked.content)
                     continue
                 woken = asyncio.ensure_future(seat.wake.wait())
                 first_done = asyncio.FIRST_COMPLETED

@@ -1,7 +1,7 @@
 """What `/metrics` of a federation's server says, in OpenMetrics.
 
-Everything in it is public or has noise: rounds, exchanges, nodes, bytes, refusals by kind, epsilon.
-Sizes of messages follow from the terms alone where sums are secure.
+Everything in it is public or has noise: rounds, exchanges, nodes, bytes of replies, refusals by
+kind, epsilon. Bytes of requests are left out: they would tell how many people were drawn.
 """
 
 from collections import Counter
@@ -88,7 +88,6 @@ class _Collector:
         yield _counter("exchanges", "Questions to all nodes of a round.", counts["exchanges"])
         yield _counter("rounds_abandoned", "Attempts that published nothing.", status.abandoned)
         yield _counter("received_bytes", "Bytes of replies.", counts["bytes in"])
-        yield _counter("sent_bytes", "Bytes of requests to nodes.", counts["bytes out"])
         refused = CounterMetricFamily(
             "privrec_refused", "Requests and replies that were refused.", labels=["kind"]
         )
