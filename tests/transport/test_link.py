@@ -245,7 +245,7 @@ def test_a_proxy_never_sees_what_two_programs_of_a_machine_say(
 def test_two_servers_on_a_port_and_two_nodes_with_a_key_are_refused(tmp_path: Path) -> None:
     with linked(tmp_path) as (net, _), pytest.raises(FederationError, match="already listens on"):
         net.open().__enter__()
-    key = links.Path(f"{net.key(0)}.pub").read_text()
+    key = Path(f"{net.key(0)}.pub").read_text()
     with (
         pytest.raises(FederationError, match="two nodes have the same public key"),
         links.open_link(tmp_path, [key, f"{key.strip()} a comment\n"], host="127.0.0.1", port=1),
