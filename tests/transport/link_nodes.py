@@ -284,10 +284,12 @@ class Cutter:
         self._to = port
         self._line = socket.create_server((LOCAL, 0))
         self.port = int(self._line.getsockname()[1])
-        self._open: set[socket.socket] = set()
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self.left: dict[str, float] = {"up": float("inf"), "down": float("inf")}
         self.next, self.cuts = float("inf"), 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> Self:
         return self
@@ -295,8 +297,13 @@ class Cutter:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
-        self._line.close()
+        self._accepting.join(LONG)
         self.cut()
+        for thread in self._threads:
+            thread.join(LONG)
+        # Not before: a thread could go on reading from another connection with the same number.
+        for one in [self._line, *self._open]:
+            one.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -307,9 +314,12 @@ class Cutter:
                 except OSError:
                     near.close()
                     continue
-                self._open |= {near, far}
+                self._open += [near, far]
                 for pair in ((near, far, "up"), (far, near, "down")):
-                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+                    self._threads.append(
+                        threading.Thread(target=self._pump, args=pair, daemon=True)
+                    )
+                    self._threads[-1].start()
 
     def _pump(self, source: socket.socket, target: socket.socket, way: str) -> None:
         with contextlib.suppress(OSError):
@@ -324,7 +334,6 @@ class Cutter:
         for one in (source, target):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-            one.close()
 
     def cut(self) -> None:
         """Cut all lines."""
