@@ -62,9 +62,9 @@ class Spent:
 
 def text(status: ServerStatus, counts: Mapping[str, int], members: int, spent: Counted) -> str:
     """Return the metrics as text."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(status, Counter(counts), members, spent))
-    return str(generate_latest(registry), "utf-8")  # type: ignore[no-untyped-call]
+    collected = CollectorRegistry(auto_describe=False)
+    collected.register(_Collector(status, Counter(counts), members, spent))
+    return str(generate_latest(collected), "utf-8")  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
