@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from privrec.protocol.certificates import check_certificate, make_authority
 from privrec.protocol.enrolment import enrol
 from privrec.protocol.server import ServerStatus
 from privrec.protocol.terms import Terms, read_terms
+from privrec.show.status import Watched
 from privrec.transport import run_server as server
 from privrec.transport.link import Link
 from privrec.transport.run_node import open_node
@@ -179,10 +181,12 @@ def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) 
     # The west was never there; the south answers the first request and then no more.
     hosts = {k: open_node(Path(name), terms) for k, name in enumerate(NAMES[:2])}
     alive: list[str] = []
+    pages: list[dict[str, Any]] = []
     late: set[int] = set()
 
     def watch(seen: Any) -> None:
         alive.append(done("federate", "status", "host"))
+        pages.append(json.loads(Watched(Path("host")).text()))
         if seen.step == "keys" and seen.state.get(1) == "keys":
             late.add(1)
 
@@ -191,7 +195,12 @@ def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) 
         server.serve(host, host="127.0.0.1", port=1, wait=0.0, watch=watch, connect=connect)
     assert alive
     assert not [text for text in alive if "not running" in text]
-    assert "missing: west, not seen yet" in alive[0]
+    assert re.search("west .*missing, not seen yet", alive[0])
+    assert re.search("<td>west</td><td></td><td>missing, not seen yet</td>", pages[0]["nodes"])
+    assert "The server is running: " in pages[0]["nodes"]
+    last = json.loads(Watched(Path("host")).text())
+    assert "The server is not running." in last["nodes"]
+    assert (last["state"], last["resume"]) == ("stopped", "privrec federate server host")
     dead = done("federate", "status", "host")
     assert "the server is not running" in dead
     assert "go on with: privrec federate server host" in dead
@@ -201,7 +210,9 @@ def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) 
     assert status["missing"].keys() == {"1", "2"}
     since = status["missing"]["1"]
     assert began <= since <= time.time()
-    assert f"south, since {datetime.fromtimestamp(since):%Y-%m-%d %H:%M:%S}" in dead
+    assert re.search(
+        f"south .*missing, since {datetime.fromtimestamp(since):%Y-%m-%d %H:%M:%S}", dead
+    )
     assert status["missing"]["2"] is None
 
 

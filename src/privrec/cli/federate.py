@@ -6,7 +6,6 @@ import math
 import shlex
 import sys
 import time
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -339,6 +338,7 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
         from privrec.protocol.enrolment import is_running, read_server
         from privrec.protocol.server import ServerStatus
         from privrec.runs.figures import duration
+        from privrec.show.nodes import node_table
 
         place, terms, _ = read_server(folder)
         if not place.status.is_file():
@@ -366,13 +366,8 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
         else:
             print_line(f"the server is not running; it got to {step}, {seen.step}, {ago} ago")
             print_line(_go_on(folder))
-        rows = [
-            (str(k), member.name, seen.state.get(k, ""), "missing" if k in missing else "there")
-            for k, member in enumerate(terms.members)
-        ]
-        print_table("Nodes", ("node", "name", "last", ""), rows)
-        for k, since in missing.items():
-            print_line(f"missing: {terms.members[k].name}, {_since(since)}")
+        table = node_table(terms, seen)
+        print_table(table.name, table.head, table.rows)
         for why, count in seen.refused.items():
             print_line(f"refused {count}: {why}")
 
@@ -487,15 +482,6 @@ def _show_terms(terms: "Terms", mine: str = "") -> None:
         "compare the terms and each key with the owners of the other nodes, by phone: the server"
         " wrote this list"
     )
-
-
-def _since(when: float | None) -> str:
-    from privrec.runs.figures import duration
-
-    if when is None:
-        return "not seen yet"
-    ago = duration(max(0.0, time.time() - when))
-    return f"since {datetime.fromtimestamp(when):%Y-%m-%d %H:%M:%S} ({ago})"
 
 
 def _print_progress(began: float, printed: set[str], status: "ServerStatus") -> None:

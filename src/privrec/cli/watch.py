@@ -17,7 +17,11 @@ PortOption = Annotated[
 
 def watch(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder; it need not exist yet.")
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run folder, which need not exist yet, or the folder of a federation's server.",
+        ),
     ],
     port: PortOption = 0,
     json_: JsonOption = False,

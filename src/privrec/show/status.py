@@ -39,6 +39,7 @@ from privrec.runs.documents import (
 from privrec.runs.figures import at_least, duration, figure_and_arm
 from privrec.runs.folder import RunFolder, file_errors, is_alive, is_untouched, no_run, settings_in
 from privrec.runs.ledger import check_has, checked_lines, ledger_in, whole_lines
+from privrec.show.nodes import is_server, nodes_html, run_folder_in
 from privrec.show.report import looks_in, loss_chart, validation_curves
 
 _K = 20
@@ -123,6 +124,7 @@ class Status(_Part):
 
 def check_watchable(path: Path) -> None:
     """Raise if a path can never become a run folder; one that does not exist yet may."""
+    path = run_folder_in(path)
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is no run folder: it is a file")
     if path.is_dir() and any(path.iterdir()) and not is_untouched(path):
@@ -153,11 +155,15 @@ class Files:
 
 
 class Watched:
-    """A run folder that is read repeatedly, to show the progress of its training."""
+    """A run folder that is read repeatedly, to show the progress of its training.
+
+    The folder of a federation's server may stand in its place: its run is shown, and its nodes.
+    """
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
-        self.folder, self.files = RunFolder(path=path), Files()
+        self.federation = path if is_server(path) else None
+        self.folder, self.files = RunFolder(path=run_folder_in(path)), Files()
         self._lock = threading.Lock()
         self._settings: tuple[_Mark, WatchedSettings | PrivrecError] | None = None
         self._problem: Exception | None = None
@@ -169,11 +175,12 @@ class Watched:
         """Return the status and the charts as JSON; any error becomes part of the status."""
         with self._lock:
             try:
-                document = {**self.look().as_json(), "charts": self.files.charts}
-                return json.dumps(document, allow_nan=False)
+                nodes = nodes_html(self.federation) if self.federation else ""
+                shown = {"charts": self.files.charts, "nodes": nodes}
+                return json.dumps({**self.look().as_json(), **shown}, allow_nan=False)
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"[:300]
-                return json.dumps({**self._damaged(why).as_json(), "charts": ""})
+                return json.dumps({**self._damaged(why).as_json(), "charts": "", "nodes": ""})
 
     def look(self) -> Status:
         """Return the progress of the run, its privacy cost and its validation figures."""
@@ -228,6 +235,8 @@ class Watched:
             known = self._training(progress, played)
         elif not is_finished:
             command = ["privrec", "train", settings.recipe, "--out", status.run, "--resume"]
+            if self.federation:
+                command = ["privrec", "federate", "server", str(self.federation)]
             known = {"state": "stopped", "resume": shlex.join(command)}
         else:
             known = {"state": "finished"}

@@ -1,7 +1,8 @@
 (() => {
 const token = new URLSearchParams(location.search).get("token");
-const charts = document.getElementById("charts"), resume = document.getElementById("resume");
-let drawn = "";
+const charts = document.getElementById("charts"), nodes = document.getElementById("nodes");
+const resume = document.getElementById("resume");
+let drawn = "", listed = "";
 const bar = (id, done, total) => {
   const it = document.getElementById(id);
   it.hidden = !total;
@@ -29,6 +30,7 @@ const look = async () => {
     const answer = await fetch("status?token=" + encodeURIComponent(token), { cache: "no-store" });
     const found = await answer.json();
     show(found);
+    if (found.nodes !== listed) nodes.innerHTML = listed = found.nodes;
     // A chart that is being read stays as it is.
     if (found.charts !== drawn && !charts.matches(":hover"))
       charts.innerHTML = drawn = found.charts;
