@@ -1,1 +1,1 @@
-"""The recipes: how each one trains, how it ranks, and how it splits its privacy budget."""
+"""The recipes: how each recipe trains, ranks, and splits its privacy budget."""

@@ -1,4 +1,4 @@
-"""How the budget of a run becomes the bound and the noise of its rounds."""
+"""Computes the noise of each round from the privacy budget of a run."""
 
 import math
 from functools import partial
@@ -14,16 +14,16 @@ from privrec.privacy.release import Sampling
 from privrec.types import Law
 
 BOUND = 1.0
-"""The L2 bound on what one person adds to a sum that devices scale to their bound themselves."""
+"""The L2 length to which devices scale their contribution, where they scale it themselves."""
 _PEOPLE_PER_NOISE = 12.0
 
 
 def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
-    """Return how cohorts are sampled from the people who train.
+    """Return how cohorts (the people of one round) are sampled from the training people.
 
-    Poisson sampling takes its probability from the public number of people. Fixed-size sampling
-    takes the true number: its guarantee compares data sets of the same size, so it does not protect
-    that number.
+    Poisson sampling computes its probability from the public number of people. Fixed-size sampling
+    uses the true number of people. Its guarantee compares data sets of the same size, so the
+    guarantee does not protect the true number.
     """
     users = len(split.train) if law == "fixed" else split.public_train
     return Sampling(law=law, users=users, cohort=cohort)
@@ -32,7 +32,10 @@ def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
 def aggregator_of(
     settings: FederatedSettings, split: Split, spent: PrivacyLedger | None = None
 ) -> Aggregator:
-    """Return what bounds and noises the rounds of `settings`, given what was spent before."""
+    """Return the aggregator, which bounds contributions and adds noise in each round.
+
+    `spent` holds the earlier releases of the run, which use a part of the budget.
+    """
     return noised(
         settings,
         sampling_of(settings.sampling, settings.cohort, split),
@@ -52,7 +55,10 @@ def noised(
     epsilon: float | None,
     spent: PrivacyLedger,
 ) -> Aggregator:
-    """Return the mechanism whose `rounds` releases, with what is `spent`, cost `epsilon`."""
+    """Return the aggregator for `rounds` releases.
+
+    These releases and the releases in `spent` cost `epsilon` together.
+    """
     if settings.mechanism == "none":
         return plain(sampling)
     multiplier = settings.noise_multiplier
@@ -79,9 +85,9 @@ def noised(
 
 
 class PopularityAndSums(NamedTuple):
-    """The mechanisms of a first sum, popularity, and of some equal sums after it.
+    """The aggregators of the popularity of items (the first sum) and of several later sums.
 
-    `spent` is what all of them cost. One release with `noise_multiplier` would cost as much.
+    `spent` holds the releases of all sums. One release with `noise_multiplier` has the same cost.
     """
 
     popularity: Aggregator
@@ -93,7 +99,10 @@ class PopularityAndSums(NamedTuple):
 def popularity_and_sums(
     settings: NoiseSettings, sampling: Sampling, n_items: int, *, sums: int, share: float = 1.0
 ) -> PopularityAndSums:
-    """Return the mechanisms of popularity and of `sums` releases that cost a `share` of ε."""
+    """Return the aggregators of popularity and of `sums` later sums.
+
+    Together, they cost the fraction `share` of ε.
+    """
     check_gaussian(settings)
     given, epsilon, delta = settings.noise_multiplier, settings.epsilon, settings.delta
     find = partial(
@@ -126,9 +135,9 @@ def check_gaussian(settings: NoiseSettings) -> None:
 def popularity_share(people: int, n_items: int, noise_multiplier: float) -> float:
     """Return the share of the precision 1/z² that goes to popularity: 5 to 50 %.
 
-    The largest of n noise values is about z√(2 ln n). With fewer people per unit of noise, a
-    larger share of the budget is needed to tell popular items from unpopular ones. The formula
-    and its limits were chosen by hand; not tuned.
+    z is the noise multiplier. The largest of n noise values is about z√(2 ln n). With fewer people
+    per unit of noise, popularity needs a larger share to separate popular items from unpopular
+    ones. The formula and its limits were chosen by hand and not tuned.
     """
     wanted = _PEOPLE_PER_NOISE * math.log(max(n_items, 2)) * noise_multiplier / people
     return min(max(wanted, 0.05), 0.5)

@@ -1,13 +1,13 @@
-"""Neural collaborative filtering (NeuMF), trained centrally; it ranks for people it never saw.
+"""Neural collaborative filtering (NeuMF), trained centrally; also ranks for new people.
 
-A product of vectors (GMF) and a perceptron over vectors (MLP) are added at the end.
+The score adds a product of vectors (GMF) and the output of a perceptron over vectors (MLP).
 
     score = out_g · (p ⊙ q) + out_m · x_N + b
     x_1 = relu(p' W_u + q' W_v + b_1),   x_i = relu(x_{i-1} W_i + b_i)
 
-p, p' are a person's two vectors and q, q' an item's. The first layer is stored as one block for
-people and one for items, which is the same as joining p' and q'. One round is one pass of Adam over
-everybody's lines.
+A person has the two vectors p and p', and an item has the two vectors q and q'. The first layer is
+stored as two matrices, W_u for people and W_v for items. This is the same as one matrix for the
+concatenation of p' and q'. One round is one pass of Adam over all training interactions ("lines").
 """
 
 from dataclasses import replace
@@ -38,14 +38,17 @@ from privrec.types import F32, Array, IntArray, Key, Leaf, Params
 
 
 class Person(NamedTuple):
-    """The two vectors of people, shape (…, d) each; a pytree."""
+    """The two vectors p and p' of people, shape (…, d) each; a pytree."""
 
     gmf: Array
     mlp: Array
 
 
 class Items(NamedTuple):
-    """The items' part of a score: q, shape (…, d), and q' W_v + b_1, shape (…, h_1)."""
+    """The part of a score that depends on the item only.
+
+    `gmf` is q, shape (…, d). `first` is q' W_v + b_1, shape (…, h_1).
+    """
 
     gmf: Array
     first: Array
@@ -78,8 +81,9 @@ def fresh(
 ) -> dict[str, Array]:
     """Return the parameters before training.
 
-    Vectors of items are normal with standard deviation `scale`; `out/gmf` is all ones, so that the
-    GMF starts as an inner product; biases and the start of a new person are zero; layers are He's.
+    Item vectors are normal with standard deviation `scale`. `out/gmf` is all ones, so that the GMF
+    starts as an inner product. Biases and the start vectors of new people are zero. All other
+    weights have He's initialisation.
     """
     shapes = shapes_of(n_items, embedding_size, hidden)
     params = {}
@@ -98,18 +102,18 @@ def fresh(
 
 
 def start_of(params: Params) -> Person:
-    """Return the vectors that a new person starts from."""
+    """Return the initial vectors of a new person: means over the training people."""
     return Person(params["ncf/start/gmf"], params["ncf/start/mlp"])
 
 
 def items_of(params: Params, item: Leaf) -> Items:
-    """Return the items' part of a score, for the items at these positions."""
+    """Return the part of a score that depends on the item, for the item positions `item`."""
     first = params["ncf/mlp/item"][item] @ params["ncf/mlp/0/item"] + params["ncf/mlp/0/bias"]
     return Items(params["ncf/gmf/item"][item], first)
 
 
 def scores(params: Params, person: Person, items: Items) -> Array:
-    """Return the scores of pairs, shape (…); people's vectors broadcast over items'."""
+    """Return the scores of pairs, shape (…); `person` and `items` are broadcast."""
     x = jax.nn.relu(person.mlp @ params["ncf/mlp/0/user"] + items.first)
     i = 1
     while f"ncf/mlp/{i}/weight" in params:
@@ -120,52 +124,52 @@ def scores(params: Params, person: Person, items: Items) -> Array:
 
 
 class NcfSettings(RunSettings):
-    """NeuMF, and how a new person's vectors are learned."""
+    """The settings of NeuMF, and of the training of a new person's vectors."""
 
     embedding_size: Size = 32
-    """Length of each of the two vectors of a person, and of an item."""
+    """Length of each vector; a person has two vectors, and an item has two."""
     hidden: Annotated[tuple[Size, ...], Field(min_length=1)] = (64, 32, 16)
     """Sizes of the layers of the perceptron."""
     embedding_scale: Positive = 0.05
     """Standard deviation of embeddings before training."""
 
     rounds: Count = 8
-    """Rounds of training; one round is one pass over all lines."""
+    """Rounds of training; one round is one pass over all training interactions."""
     validate_every: Count = 5
     """Rounds between two evaluations on the validation people; 0 means never."""
     batch_size: Size = 1000
-    """Lines per step; `negatives` more instances go with each."""
+    """Interactions per training step, not counting their unseen items (`negatives`)."""
     negatives: Count = 4
-    """Unseen items drawn for each line, anew in every round."""
+    """Unseen items drawn for each interaction; every round draws new ones."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.7
     """Target of an item rated low, between unseen (0) and liked (1)."""
     learning_rate: Positive = 0.001
     """The learning rate of Adam."""
     weight_decay: Weight = 0.01
-    """Keeps vectors short: this times half the squared length of a line's four vectors (of its
-    person and its item), as a mean over the batch, is added to the loss."""
+    """Weight of an L2 penalty in the loss. The penalty is half the squared length of the two person
+    vectors and two item vectors of an interaction, averaged over the batch."""
 
     adapt_steps: Few = 40
-    """Steps that learn a new person's vectors; 0 ranks the same for everybody."""
+    """Training steps for a new person's vectors; with 0, everybody gets the same ranking."""
     adapt_lr: Positive = 0.05
-    """The learning rate of these steps (Adam)."""
+    """Learning rate of Adam for a new person's vectors."""
     adapt_negatives: Few = 12
-    """Unseen items drawn for each like of hers."""
+    """Unseen items drawn for each like of a new person."""
     adapt_decay: Weight = 10.0
-    """Holds a new person's vectors near the start: this times half the squared distance, divided
-    by the number of her instances, is added to the loss."""
+    """Weight of an L2 penalty in the loss of a new person. The penalty is half the squared distance
+    of her vectors from their initial values, divided by the number of her instances."""
     own_first: bool = True
-    """Ranks a person's own items before all others, as the references do."""
+    """Ranks the items that a person already likes before all other items."""
 
     def validates_after(self, played: int, rounds: int) -> bool:
-        """Return whether the validation people are looked at after `played` of `rounds` rounds."""
+        """Return whether the model is validated after `played` of `rounds` rounds."""
         if not self.validate_every or not self.validation_share:
             return False
         return played % self.validate_every == 0 or played == rounds
 
 
 class Lines(NamedTuple):
-    """Everybody's lines: whose, which item, and its target; shape (lines,) each."""
+    """The interactions of all people: person, item and target, shape (lines,) each."""
 
     owner: IntArray
     item: IntArray
@@ -173,11 +177,11 @@ class Lines(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """The lines of a round in one random order, cut into steps; a pytree.
+    """The interactions of a round in random order, divided into batches of B; a pytree.
 
-    `owner` (steps, B); `item` and `target` (steps, B, 1 + negatives): the line's own item, then
-    unseen ones; `weight`, of the same shape, is 0 for padding and for a drawn item that its person
-    has, else 1.
+    `owner`, shape (steps, B), is the person. `item`, `target` and `weight` have the shape
+    (steps, B, 1 + negatives). The item of the interaction comes first, then the drawn items.
+    `weight` is 0 for padding and for a drawn item that the person already has, else 1.
     """
 
     owner: Leaf
@@ -187,14 +191,14 @@ class Batches(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What is kept and never released: the vectors of the people who train, and Adam's state."""
+    """State that is never released: the vectors of the training people, and Adam's state."""
 
     people: Person
     adam: optax.OptState
 
 
 def ncf_stages(task: Task[NcfSettings]) -> tuple[CentralFit, ...]:
-    """Return the training of NeuMF on the people who train."""
+    """Return the single stage of NeuMF: central training."""
     settings, federation, split = task.settings, task.federation, task.split
     people, size = split.train, settings.embedding_size
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))
@@ -226,7 +230,7 @@ def ncf_stages(task: Task[NcfSettings]) -> tuple[CentralFit, ...]:
 
 
 def lines_of(federation: Federation, people: IntArray, dislike_target: float) -> Lines:
-    """Return the lines of these people; `owner` counts from 0 in their order."""
+    """Return the interactions of `people`; `owner` is an index into `people`."""
     owner, item, target, done = [], [], [], 0
     for part in chunks(people):
         found = federation.take(part)
@@ -240,9 +244,10 @@ def lines_of(federation: Federation, people: IntArray, dislike_target: float) ->
 def batches_of(
     lines: Lines, draw: np.random.Generator, n_items: int, negatives: int, batch_size: int
 ) -> Batches:
-    """Return a round's batches: each line once, with `negatives` items drawn uniformly.
+    """Return the batches of a round.
 
-    A drawn item that the person has gets the weight 0.
+    Each interaction occurs once, with `negatives` items that are drawn uniformly. A drawn item that
+    the person already has gets the weight 0.
     """
     count = len(lines.owner)
     steps = max(1, -(-count // batch_size))
@@ -271,9 +276,9 @@ def batches_of(
 
 @lru_cache(maxsize=16)
 def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Any, Any]:
-    """Return the compiled pass over a round's batches, and its optimizer.
+    """Return the compiled training over the batches of a round, and its optimizer.
 
-    The pass is (params, memory, batches) -> the first two after a step for each batch; mean loss.
+    The first one is a function (params, memory, batches) -> (new params, new memory, mean loss).
     """
     optimizer = optax.adam(learning_rate)
 
@@ -309,11 +314,11 @@ def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Any, Any]
 
 
 _PADDED = 64
-"""Instances of a person are padded to 2, 4, 8, … times this many."""
+"""The instances of a person are padded to 2, 4, 8, … times this number."""
 
 
 def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) -> Scorer:
-    """Return how a device ranks: learn the person's two vectors, then score all items."""
+    """Return the scorer: it learns the two vectors of a person, then scores all items."""
     check_shapes(params, shapes_of(n_items, settings.embedding_size, settings.hidden))
     instances = Instances(
         negatives=settings.adapt_negatives,
@@ -331,7 +336,7 @@ def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) 
 
 
 def ncf_plan(task: Task[NcfSettings]) -> Plan:
-    """Return the training of NCF, and how a device ranks."""
+    """Return the plan of NCF: its training, and the ranking on a device."""
     ranker = partial(by_network, task.settings, task.federation.n_items)
     steps = task.settings.adapt_steps
     return Plan(
@@ -359,10 +364,11 @@ def _serve(
 def fold_in(
     params: Params, client: PackedClient, steps: int, learning_rate: float, decay: float
 ) -> tuple[Person, Array]:
-    """Return the vectors of a new person, and the loss before each step.
+    """Return the vectors of a new person, and the loss before each step, shape (steps,).
 
-    Adam on the mean loss over her instances, from the start that all share. Nothing but her two
-    vectors is changed. A person without instances keeps the start.
+    Adam minimises the mean loss over her instances. It starts from the initial vectors, which are
+    the same for everybody, and changes only her two vectors. If a person has no instances, her
+    vectors keep their initial values.
     """
     items = items_of(params, client.rows[client.item])
     real = jnp.arange(len(client.item)) < client.size
@@ -390,6 +396,6 @@ NCF = Recipe(
     settings=NcfSettings,
     server_sees="everything",
     plan=ncf_plan,
-    # Validation would take 77 of 766 people out of training.
+    # With validation, 77 of the 766 people could not be used for training.
     presets={"frappe": {"rounds": 10, "validation_share": 0.0}},
 )

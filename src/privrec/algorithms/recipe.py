@@ -1,4 +1,4 @@
-"""What a recipe is, the task that it is planned from, and the plan that it makes."""
+"""The class of recipes; a recipe makes a plan from a task (settings and data)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,12 @@ from privrec.settings import RunSettings
 from privrec.types import F32, OnProgress, Params
 
 ServerSees = Literal["updates", "items", "graph", "everything"]
-"""What a server learns of one person besides what is published: each single update of hers, the
-list of her items, her locally noised updates and what she sends to be matched, or all of her data.
+"""What the server learns about one person, besides the published sums.
+
+- `updates`: each single update of the person.
+- `items`: the list of her items.
+- `graph`: her locally noised updates, and what her device sends to match neighbours.
+- `everything`: all of her data.
 """
 
 
@@ -28,10 +32,10 @@ Settings_co = TypeVar("Settings_co", bound=RunSettings, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task(Generic[Settings_co]):
-    """What a recipe is planned from: its settings, and the people of a data set in their roles.
+    """The input of a recipe: its settings, the data, and who trains, validates and tests.
 
-    `federation` is what training sees; on a device it has the catalogue and nobody. `whole` also
-    has what the `protocol` holds out: it is for evaluation alone.
+    `federation` is the data for training. On a device, `federation` has a catalogue but no people.
+    `whole` also has the data that the `protocol` holds out. Only the evaluation uses `whole`.
     """
 
     settings: Settings_co
@@ -45,11 +49,11 @@ class Task(Generic[Settings_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """What follows from a task: the stages of the training, and how a device ranks.
+    """What a recipe makes from a task: the stages of the training, and the ranking on a device.
 
-    `stages()` calibrates the noise at its first call, because it takes time and ranking does not
-    need it. `ranker(params)` ranks on the device; `unadapted(params)` ranks without the person's
-    likes and dislikes, None if that is the same.
+    The first call of `stages()` calibrates the noise. The calibration is slow, and ranking does not
+    need it. `ranker(params)` returns the scorer of a device. `unadapted(params)` returns a scorer
+    that ignores the person's likes and dislikes. `unadapted` is None if both scorers are the same.
     """
 
     task: Task[RunSettings]
@@ -67,9 +71,9 @@ class Plan:
 
 
 def _in_order(make: Callable[[], tuple[Stage, ...]], recipe: str) -> tuple[Stage, ...]:
-    """Return the stages; raise unless each begins with the round after the last of the one before.
+    """Return the stages; raise unless the round numbers continue from each stage to the next.
 
-    Two rounds of one number would be one line of the ledger.
+    The ledger has one line per round number, so two rounds must not have the same number.
     """
     stages = make()
     for before, after in pairwise(stages):
@@ -81,18 +85,19 @@ def _in_order(make: Callable[[], tuple[Stage, ...]], recipe: str) -> tuple[Stage
 
 
 class Chosen(NamedTuple):
-    """Settings that were chosen for a run, and a line of what was chosen, by how much."""
+    """Settings that were chosen for a run, and a line of text that reports the choice."""
 
     values: Mapping[str, Any]
     line: str
 
 
 class Candidates(NamedTuple):
-    """Candidates that a choice makes from some stages of a plan, for a forecast.
+    """The work of a choice between candidates, from which a forecast estimates time and memory.
 
-    The rounds are added up `sums` times and solved `solved` times, and there are `looks` looks at
-    `people` people; `look(params, count)` looks at some of them. If `beside`, the best candidate so
-    far is in memory with its sums while another one is made.
+    The sums of the rounds in `stages` are computed `sums` times, and the server solves for the
+    parameters `solved` times. Candidates are evaluated `looks` times on `people` people;
+    `look(params, count)` evaluates parameters on `count` people. If `beside` is true, the best
+    candidate so far and its sums stay in memory while the next candidate is made.
     """
 
     plan: Plan
@@ -106,7 +111,7 @@ class Candidates(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What a choice will about do, and the settings of the largest run that it may lead to."""
+    """The estimated work of a choice, and the settings of the largest run that may follow."""
 
     candidates: Sequence[Candidates]
     values: Mapping[str, Any]
@@ -114,12 +119,13 @@ class Ahead(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How a recipe chooses settings that nobody gave, before a simulated training without noise.
+    """How a recipe chooses missing settings before a simulated training without noise.
 
-    `keys` are the settings that it may choose. `usual(task, given)` returns those that follow from
-    the size of the data and its protocol. `find(task, given, on_progress)` compares candidates on
-    what `evaluation.choosing` holds out, and returns None if nothing is to be chosen; `ahead(task,
-    given)` tells what that will take. `given` are the settings that the user gave: they stay.
+    `keys` are the settings that the recipe may choose. `given` are the settings that the user gave,
+    which are never changed. `usual(task, given)` returns the settings that follow from the size and
+    the protocol of the data. `find(task, given, on_progress)` compares candidates on the data that
+    `evaluation.choosing` holds out. `find` returns None if there is nothing to choose.
+    `ahead(task, given)` returns the work of `find`, for a forecast.
     """
 
     keys: frozenset[str]
@@ -130,17 +136,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A recipe: its settings, how it trains and how it ranks.
+    """A recipe: its settings, its training and its ranking.
 
-    `settings` has its keys; `values` are its defaults where they differ from those of the keys, and
-    `presets` better ones for data sets we know. They were chosen on validation people
-    (docs/results.md), never on test people. `plan(task)` returns its stages and how it ranks.
-    `items_with_vector(settings, catalogue)` is how many items it can tell apart by more than their
-    popularity, where that depends on the settings. `choice` is how it chooses settings for itself,
-    None if it does not. `public_features(settings, catalogue)` names the features of items that a
-    run under noise uses as public. `with_items(settings, params, catalogue, known)` returns the
-    parameters for a catalogue with more items than the `known` first ones, which were trained.
-    `path(task, stages)` says in sentences which way a run goes, and why.
+    - `settings`: the class of the settings.
+    - `values`: defaults that replace those of the class `settings`.
+    - `presets`: better defaults for known data sets, by name. They were chosen on validation people
+      (docs/results.md), never on test people.
+    - `plan(task)`: returns the stages of the training and the ranking on a device.
+    - `items_with_vector(settings, catalogue)`: the number of items that have a vector; the other
+      items differ only by popularity. None if the number does not depend on the settings.
+    - `choice`: how the recipe chooses missing settings, or None.
+    - `public_features(settings, catalogue)`: the names of the item features that a run under noise
+      uses as public.
+    - `with_items(settings, params, catalogue, known)`: returns the parameters for a larger
+      catalogue, whose first `known` items were trained.
+    - `path(task, stages)`: sentences that say which variant of the training a run uses, and why.
     """
 
     summary: str
@@ -160,12 +170,12 @@ class Recipe:
 
     @property
     def has_noise(self) -> bool:
-        """Whether its own values have a mechanism that adds noise."""
+        """Whether the recipe adds noise by default."""
         return bool(self.values.get("mechanism", "none") != "none")
 
     @property
     def without_noise(self) -> str:
-        """What a run of this recipe promises if its releases have no noise."""
+        """The privacy statement of a run of this recipe without noise."""
         if self.server_sees == "items":
             return statement.SUMS
         if self.server_sees == "graph":
@@ -174,10 +184,10 @@ class Recipe:
 
     @property
     def server(self) -> str:
-        """What the server sees in a run with noise; no guarantee covers it."""
+        """What the server sees in a run with noise; the guarantee does not cover this."""
         return statement.SEES_ITEMS if self.server_sees == "items" else statement.SEES_UPDATES
 
     @property
     def statement(self) -> str:
-        """Who is protected, from whom, how strongly, and what is not covered."""
+        """The privacy statement: who is protected, from whom, how strongly, and the limits."""
         return statement.noised(self.server) if self.has_noise else self.without_noise

@@ -1,4 +1,4 @@
-"""The table of recipes: the one place where a name becomes a way of training."""
+"""The table of recipes by name, and how a run's settings and plan are made from a recipe."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,7 +52,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe_named(name: str) -> Recipe:
-    """Return the recipe of that name, or raise with the nearest one."""
+    """Return the recipe with this name; the error for an unknown name suggests a similar one."""
     check_kind("recipe", name, str, "the name of a recipe")
     if name in RECIPES:
         return RECIPES[name]
@@ -64,18 +64,18 @@ def recipe_named(name: str) -> Recipe:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of our recipes, then those of other packages, in order of the alphabet."""
+    """Return the names of privrec's recipes, then those of other packages in alphabetical order."""
     return [*RECIPES, *(name for name in sorted(_registered()) if name not in RECIPES)]
 
 
 @cache
 def _registered() -> dict[str, EntryPoint]:
-    """Return what other packages declare under the entry point `privrec.recipes`, by name."""
+    """Return the recipes of other packages (entry points of the group `privrec.recipes`)."""
     return {entry.name: entry for entry in entry_points(group="privrec.recipes")}
 
 
 def _load(entry: EntryPoint) -> Recipe:
-    """Return a recipe of another package; what is wrong with it is one line with its name."""
+    """Return a recipe of another package; an error names the recipe and the package."""
     place = f"recipe {entry.name!r} of package {entry.dist.name if entry.dist else entry.module}"
     try:
         recipe = entry.load()
@@ -88,22 +88,22 @@ def _load(entry: EntryPoint) -> Recipe:
 
 
 def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> Any:
-    """Return the settings of a recipe on a data set, with the user's own on top.
+    """Return the settings of a recipe for a data set, an instance of `Recipe.settings`.
 
-    They are of the recipe's own class, `Recipe.settings`.
+    The user's settings (`overrides`) replace the recipe's defaults.
     """
     preset = recipe_named(recipe)
     _check_keys(recipe, overrides)
     values = {**preset.values, **preset.presets.get(data, {})}
     if "noise_multiplier" in overrides or overrides.get("mechanism") == "none":
-        values.pop("epsilon", None)  # With given noise, epsilon is a result and not a budget.
+        values.pop("epsilon", None)  # If the noise is given, epsilon follows from it.
     return settings_of({**values, **overrides, "recipe": recipe, "data": data})
 
 
 def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
-    """Raise if a setting is one of other recipes only, and name these."""
+    """Raise if only other recipes have one of the settings; the error names these recipes."""
     mine = recipe_named(recipe)
-    # The whole config of an earlier run may have keys that are retired.
+    # The complete settings of an earlier run may contain retired keys.
     retired = mine.settings.retired if "recipe" in overrides else frozenset[str]()
     for key in (key for key in overrides if key not in retired):
         has_it = [name for name, one in RECIPES.items() if key in one.settings.model_fields]
@@ -125,12 +125,12 @@ def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
 
 
 def settings_of(values: Mapping[str, Any]) -> RunSettings:
-    """Return checked settings from all their values, such as a run folder has them."""
+    """Return checked settings from the complete values that a run folder has."""
     return make_settings(recipe_named(str(values.get("recipe"))).settings, values)
 
 
 def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
-    """Return the plan of a device, which ranks: it has the catalogue, and nobody's data."""
+    """Return a plan for ranking on a device; the plan has the catalogue but no people's data."""
     nobody = without_people(catalogue)
     none = np.zeros(0, np.int64)
     task = Task(
@@ -144,7 +144,7 @@ def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
 
 
 def prepare(settings: RunSettings, whole: Federation) -> Plan:
-    """Return the plan of a run; wrong settings are found before any file is written."""
+    """Return the plan of a run; raise if the settings are wrong. No file is written."""
     budget = settings.budget
     settings, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
@@ -160,7 +160,7 @@ def prepare(settings: RunSettings, whole: Federation) -> Plan:
 
 
 def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
-    """Return the settings with the protocol's name, where that was left to the data; and it."""
+    """Return (settings, protocol); the value "auto" is replaced by what the data needs."""
     name, candidates = resolve(settings.protocol, settings.candidates, data)
     protocol = Protocol(
         name=name,

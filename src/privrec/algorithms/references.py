@@ -1,4 +1,4 @@
-"""The recipes that fit everything in one round where all data lies: references for the others."""
+"""Reference recipes, such as popularity and EASE, which fit all data centrally in one round."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,14 +27,15 @@ from privrec.settings import Positive, RunSettings
 from privrec.types import Params
 
 _COPIES = 4
-"""The fitted matrix, its copy among the parameters, and two more while they are written."""
+"""Copies of the fitted matrix in memory: the matrix, its copy in the parameters, and two more
+while the parameters are written."""
 
 
 class EaseSettings(RunSettings):
-    """EASE."""
+    """The settings of EASE."""
 
     ease_l2: Positive = EASE_L2
-    """The ridge of EASE."""
+    """Weight of the L2 penalty (ridge) of EASE."""
 
 
 def _plan(task: Task[RunSettings]) -> Plan:
@@ -50,13 +51,13 @@ def _plan(task: Task[RunSettings]) -> Plan:
 
 
 def _fitted(reference: Reference, n_items: int, params: Params) -> Scorer:
-    """Return how a fitted reference ranks."""
+    """Return the scorer of a fitted reference."""
     check_shapes(params, reference.shapes(n_items))
     return reference.scorer({name: np.asarray(array) for name, array in params.items()})
 
 
 def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:
-    """Return a central fit of one round, which fits the whole reference."""
+    """Return the single stage of a reference, a central fit of one round."""
     people, n_items = split.fitted, federation.n_items
     reference.check(n_items)
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))

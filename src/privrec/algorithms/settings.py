@@ -1,4 +1,4 @@
-"""The settings of rounds, cohorts and noise, which several algorithms share."""
+"""The settings of rounds, cohorts and noise that several algorithms share."""
 
 from typing import Annotated
 
@@ -8,71 +8,72 @@ from privrec.settings import Budget, Count, Positive, RunSettings, Size
 from privrec.types import Law, MechanismName, NoiseKind, ServerOptimizer
 
 NEED_NOISE = ("epsilon", "noise_multiplier", "clip_quantile")
-"""The settings that mean nothing without noise."""
+"""The settings that have no effect in a run without noise."""
 
 
 class RoundSettings(RunSettings):
-    """The settings of a training in rounds."""
+    """The settings of a training that has rounds."""
 
     rounds: Count = 100
     """Rounds of training."""
     cohort: Size = 100
-    """People per round; the expected number with Poisson sampling."""
+    """People per round; with Poisson sampling, the expected number of people per round."""
     sampling: Law = "poisson"
-    """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
+    """How the people of a round are drawn: poisson, or fixed (a fixed number, as in the paper)."""
     validate_every: Count = 50
     """Rounds between two evaluations on the validation people; 0 means never."""
     patience: Count = 0
-    """Training stops after so many evaluations on the validation people, one after another, that
-    are worse than the best one (Hits@20), and the best state is kept. 0 plays all rounds and keeps
-    the last state. Not used under noise."""
+    """Early stopping: training stops after this number of consecutive evaluations whose Hits@20 on
+    the validation people is worse than the best one, and keeps the best state. 0 plays all rounds
+    and keeps the last state. Not used under noise."""
     server_optimizer: ServerOptimizer = "adam"
-    """How the server steps along the mean update: plain, momentum or adam."""
+    """The server's optimizer, which uses the mean update: plain, momentum or adam."""
     server_lr: Positive = 0.003
-    """The learning rate of the server's step."""
+    """Learning rate of the server's optimizer."""
 
     def validates_after(self, played: int, rounds: int) -> bool:
-        """Return whether the validation people are looked at after `played` of `rounds` rounds."""
+        """Return whether the model is validated after `played` of `rounds` rounds."""
         if not self.validate_every or not self.validation_share:
             return False
         return played % self.validate_every == 0 or played == rounds
 
     @property
     def worse_looks(self) -> int:
-        """How many looks that are worse than the best one end the training; 0 keeps no best."""
+        """Validations worse than the best one after which training stops; 0: no early stopping."""
         return self.patience if self.budget.mechanism == "none" else 0
 
 
 class NoiseSettings(RunSettings):
-    """The settings of what is published under noise."""
+    """The settings of the noise on published sums."""
 
     mechanism: MechanismName = "none"
     """The noise on each published sum: none, gaussian (L2 bound), laplace (L1 bound)."""
     epsilon: Positive | None = None
-    """The privacy budget. Without `noise_multiplier`, the noise is calibrated to it. With both,
-    the run ends when the budget is spent."""
+    """The privacy budget. Without `noise_multiplier`, the noise is calibrated to this budget. With
+    both, the run ends when the budget is spent."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-6
     """The delta of the guarantee."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Noise scale on the sum, divided by the sensitivity; 0 clips updates and adds no noise."""
+    """Noise scale of a sum divided by its sensitivity; 0 clips updates and adds no noise."""
     clip_norm: Positive = 1.0
     """The clipping bound: the largest norm of one client's update."""
     clip_quantile: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Adaptive clipping: the bound follows this quantile of the update norms; 0 keeps it fixed."""
+    """Adaptive clipping: the bound follows this quantile of the update norms; 0: fixed bound."""
     noise: NoiseKind = "secure"
-    """Secure noise cannot be repeated or removed. Seeded noise can: it is for experiments only."""
+    """Secure noise cannot be repeated or removed. Seeded noise can be repeated and removed, so it
+    is for experiments only."""
     train_people: Count = 0
-    """The public number of training people, which the accountant uses. 0 derives it from the
-    number of people that the data set declares."""
+    """The public number of training people, which the accountant uses. 0 derives this number from
+    the number of people that the data set declares."""
     force_delta: bool = False
-    """Accepts a delta of 1/N or more, with which a guarantee means little."""
+    """Accepts a delta of 1/N or more, with N training people; the guarantee is then very weak."""
     diagnostics: bool = False
-    """Writes losses, counts, timings and validation figures also under secure noise. They are
-    computed from raw data, and no guarantee covers them."""
+    """Writes losses, counts, timings and validation figures also under secure noise. These figures
+    are computed from raw data, and no guarantee covers them."""
 
     @property
     def budget(self) -> Budget:
-        """What the run spends on privacy."""
+        """The settings that determine the privacy of the run."""
         return Budget(
             mechanism=self.mechanism,
             epsilon=self.epsilon,

@@ -1,4 +1,4 @@
-"""Phases in which devices train a network; the server steps along the mean of what they send."""
+"""Phases in which devices train a network; the server's optimizer uses their mean update."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +25,14 @@ from privrec.types import IntArray, Params
 class Training:
     """How a device trains.
 
-    `pack(people, round_index)` builds what each of them trains on, `local` trains on it, `examples`
-    has an empty one of each shape, and `usual()` is a person of usual size. `steps` is how often
-    the compiled loop of `local` runs for one of them, for the count of arithmetic.
-
-    Where some of what is told is not trained, `is_trained(name)` says what is, and `pack` gets all
-    that is told before the people.
+    - `pack(people, round_index)`: returns the training data of each person as arrays.
+    - `local`: trains on the arrays of one person.
+    - `examples()`: returns empty training data, one example for each shape that can occur.
+    - `usual()`: returns the data of a person with the median number of interactions.
+    - `steps(client)`: returns how often the compiled loop of `local` runs for one person, from
+      which the arithmetic operations are counted.
+    - `is_trained(name)`: whether training changes this array. None if training changes all arrays
+      that the server sends. Otherwise `pack` gets all these arrays as its first argument.
     """
 
     pack: Callable[..., Sequence[Packed]]
@@ -42,16 +44,19 @@ class Training:
     is_trained: Callable[[str], bool] | None = None
 
     def trained(self, told: Told) -> dict[str, Any]:
-        """Return what is trained of what is told."""
+        """Return those arrays in `told`, which the server sends, that training changes."""
         return {name: told[name] for name in told if not self.is_trained or self.is_trained(name)}
 
     def packer(self, told: Told) -> Callable[[Clients, int], Sequence[Packed]]:
-        """Return what builds what people train on in a round."""
+        """Return the function (people, round_index) -> training data of each person."""
         return partial(self.pack, told) if self.is_trained else self.pack
 
 
 def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
-    """Return what a device sends: what its training returns, with the item rows it touched."""
+    """Return the device's half of a round: a device trains and sends its update.
+
+    Of the item table, a device sends only the rows that its training used.
+    """
     run_cohort = cohort_runner(training.local, aggregator.norm, training.catalogue)
     train_one = jit_in_place(training.local)
 
@@ -101,10 +106,10 @@ def training_phase(
     start: Callable[[Params | None], Params],
     model: Callable[[], Params] | None = None,
 ) -> Phase:
-    """Return rounds that step along the mean of what devices send (Algorithms 1 and 2).
+    """Return a phase whose server step follows the mean update of devices (Algorithms 1 and 2).
 
-    They begin with the parameters that `start(before)` returns. `model()` has most of their shapes,
-    by which the memory is counted; without it, it is not.
+    The phase begins with the parameters that `start(before)` returns. The memory of the server is
+    estimated from the shapes of `model()`. If `model` is None, the memory is not estimated.
     """
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
     noised = aggregator.release.is_private
@@ -144,7 +149,7 @@ def training_work(
     *,
     noised: bool,
 ) -> ServerWork:
-    """Return what rounds of training such a model need; builds no parameters."""
+    """Return the memory that rounds of training need; only shapes are computed, no parameters."""
 
     def shaped() -> tuple[Params, optax.OptState]:
         params = dict(model())

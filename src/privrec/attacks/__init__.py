@@ -1,1 +1,1 @@
-"""Attacks on trained models, and audits of what a ledger promises."""
+"""Attacks on trained models, and audits that test the privacy guarantee of a run."""

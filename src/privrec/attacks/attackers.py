@@ -1,10 +1,14 @@
-"""Attackers who ask models about people: what a model says, their scores, and how good these are.
+"""Attackers who query a trained model to find out who was in its training data.
 
-- `paper`: a forest that has learned from a shadow model what lists of members look like.
-- `loss`: how well the target fits her.
-- `ratio`: the likelihood ratio (LiRA, Carlini and others 2022), for a whole person. Every model
-  trained on a random half of all people. For each person, the attacker compares the loss under the
-  target with her losses under models with her, and under models without her.
+A target is a model that is attacked. A shadow is a model that the attacker trains himself. A member
+is a person on whose data a model was trained. There are three attackers:
+
+- `paper`: a random forest. It learns from a shadow model which recommendation lists members get.
+- `loss`: a person with a small loss under the target model is guessed to be a member.
+- `ratio`: the likelihood ratio attack (LiRA, Carlini and others 2022), for a whole person. Each
+  model is trained on a random half of all people. For each person, the attacker compares her loss
+  under the target with her losses under models trained with her and under models trained without
+  her.
 """
 
 import io
@@ -32,23 +36,25 @@ NO_ITEM = -1
 RATES = (0.01, 0.001)
 """The false-positive rates at which the true-positive rate is reported."""
 _CHUNK = 64
-"""People whose scores of all items are in memory at a time. Chosen by hand."""
+"""The number of people whose scores of all items are in memory at a time. Chosen by hand."""
 _LINES = 20
-"""Of so many likes a person's loss is the mean, where each has a context to be scored in."""
+"""If the data has contexts, a person's loss is the mean over at most this many of her likes."""
 _LARGEST, _SMALLEST = 1e30, 1e-12
 _RESAMPLES = 1000
-"""Samples of the bootstrap. Chosen by hand."""
+"""The number of bootstrap samples. Chosen by hand."""
 _CONFIDENCE = 0.95
 _PRIOR = 4.0
-"""How many losses the mean variance over all people counts for. Chosen by hand; not tuned."""
+"""The weight of the mean variance over all people, as a number of losses. Chosen by hand; not
+tuned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Views:
     """What one model says about each of `people`, in that order.
 
-    `losses` has one number each, NaN for whoever has no like. `lists`, shape (people, 10), has the
-    items of her list, best first; `NO_ITEM` where fewer are left.
+    `losses`, shape (people,), has a person's loss, or NaN if she has no like. `lists`, shape
+    (people, 10), has the codes of her recommended items, best first. Empty positions have
+    `NO_ITEM`.
     """
 
     people: IntArray
@@ -57,19 +63,21 @@ class Views:
 
 
 Answers = tuple[Views, BoolArray]
-"""What a model says about some people, and which of them it was trained on."""
+"""A model's `Views` of some people, and for each of them whether the model was trained on her
+data."""
 
 
 def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
-    """Return a model's views of `people`, a few of them in memory at a time.
+    """Return the losses and the recommendation lists of `people` under one model.
 
-    A device keeps all of its person's lines, as it does in training, and adapts to them. Her loss
-    is the mean over her liked lines of -log p(item), where p is the softmax over the scores of all
-    items. Where the data has contexts, each line has the scores of its own context, and at most
-    `_LINES` of her likes are asked about. The rule that own items rank first does not count: it
-    is not learnt.
+    The device of each person first adapts the model to all of her lines (interactions), as in
+    training. Her loss is the mean of -log p(item) over her likes. Here p is the softmax over the
+    scores of all items. If the data has contexts, each line is scored in its own context, and at
+    most `_LINES` likes count. The rule that a person's own items rank first is not applied, because
+    it is not learnt.
 
-    Her list has the ten best items among those she has no line of, by the mean of these scores.
+    A list has the ten best items that do not occur in the person's lines. Items are ordered by the
+    mean of their scores.
     """
     losses = np.full(len(people), np.nan)
     lists = np.full((len(people), LIST_LENGTH), NO_ITEM, np.int32)
@@ -93,7 +101,7 @@ def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
 def loss_of(scores: F64, items: CodeArray, liked: BoolArray) -> float:
     """Return the mean cross entropy of the likes; NaN if there are none.
 
-    `scores` has shape (1, n_items), or one row for each line; `items` and `liked` are the lines'.
+    `scores` has shape (1, n_items), or (lines, n_items). `items` and `liked` have shape (lines,).
 
     >>> round(loss_of(np.zeros((1, 4)), np.array([2, 3]), np.array([True, False])), 4)
     1.3863
@@ -106,7 +114,7 @@ def loss_of(scores: F64, items: CodeArray, liked: BoolArray) -> float:
 
 
 def best_items(scores: F64, own: CodeArray) -> IntArray:
-    """Return at most ten items by their mean score, best first, without `own`.
+    """Return the codes of at most ten items, best mean score first, without the items in `own`.
 
     >>> best_items(np.array([[0.1, 0.9, 0.5]]), np.array([1])).tolist()
     [2, 0]
@@ -119,14 +127,14 @@ def best_items(scores: F64, own: CodeArray) -> IntArray:
 
 
 def write_views(path: Path, views: Views) -> None:
-    """Write views to a file, atomically."""
+    """Write views to an npz file, atomically."""
     content = io.BytesIO()
     np.savez(content, people=views.people, losses=views.losses, lists=views.lists)
     write_whole(path, content.getvalue())
 
 
 def read_views(path: Path, people: IntArray) -> Views:
-    """Return the views in a file; raise if it cannot be read, or is about other people."""
+    """Return the views in a file. Raise if the file is unreadable or is about other people."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             views = Views(people=file["people"], losses=file["losses"], lists=file["lists"])
@@ -138,18 +146,18 @@ def read_views(path: Path, people: IntArray) -> Views:
 
 
 def _asked(clients: Clients) -> Clients:
-    """Return the lines that the loss is about; with contexts, some likes of each client.
+    """Return the lines for the loss: all lines, or with contexts at most 20 likes of each person.
 
-    Whoever has no like keeps one line, so that her list has a context.
+    A person without a like keeps one line, because her list needs a context.
     """
     if not clients.context:
         return clients
     owner, liked = clients.owner, clients.liked
     likes = np.bincount(owner[liked], minlength=len(clients))
-    # The number of each line among its client's likes.
+    # The position of each line among the likes of its person.
     rank = np.cumsum(liked) - 1 - (np.cumsum(likes) - likes)[owner]
     step = np.maximum(-(-likes // _LINES), 1)[owner]
-    # Evenly spread over her likes, in the order of time.
+    # The chosen likes are evenly spread over the likes of a person, which are in the order of time.
     first = np.arange(len(owner)) == clients.offsets[owner]
     return clients.keep((liked & (rank % step == 0)) | ((likes == 0)[owner] & first))
 
@@ -158,25 +166,25 @@ def _asked(clients: Clients) -> Clients:
 
 
 class Figure(Area):
-    """A figure with both ends of its interval."""
+    """An estimated value, with both ends of its confidence interval."""
 
     low: float
     high: float
 
 
 class Roc(Kind):
-    """What an attack reached.
+    """How well an attack tells members from other people.
 
-    `rates` has the true-positive rate by false-positive rate. `accuracy` is that of the best
-    threshold with as many members as others. The threshold is chosen on the same scores, so it is
-    above 1/2 even for an attack that knows nothing.
+    `rates` has the true-positive rate at each false-positive rate. `accuracy` is the balanced
+    accuracy at the best threshold. This threshold is chosen on the same scores, so `accuracy` is
+    above 1/2 even if the scores are random.
     """
 
     auc: Figure
     accuracy: float
 
     def thinned(self) -> "Roc":
-        """Return the same figures with a curve that is short enough for a file."""
+        """Return the same figures with fewer points on the ROC curve, so that the file is short."""
         rates = np.array([x for x, _ in self.curve])
         wanted = np.concatenate([np.linspace(0, 1, 201), np.logspace(-4, 0, 101)])
         kept = np.unique(np.searchsorted(rates, np.sort(wanted), side="right") - 1)
@@ -184,11 +192,12 @@ class Roc(Kind):
 
 
 def measured(members: F64, others: F64, *, confidence: float = _CONFIDENCE, seed: int = 0) -> Roc:
-    """Return how well the scores tell the two groups apart; higher scores are for members.
+    """Return how well the scores separate members from others; members should have higher scores.
 
-    The area is how often a member scores above another, ties counting half: 1/2 on average for
-    random scores. The rate at a false-positive rate is that of the lowest threshold which keeps to
-    it. Intervals have the quantiles of a bootstrap over members and over others.
+    The area under the ROC curve (AUC) is the probability that a member scores higher than a person
+    of the other group. A tie counts half. Random scores have an AUC of 1/2 on average. The
+    true-positive rate is the largest one among all thresholds with at most the given false-positive
+    rate. The intervals have the quantiles of a bootstrap over members and over others.
     """
     for name, scores in (("members", members), ("others", others)):
         if not len(scores):
@@ -221,7 +230,7 @@ def measured(members: F64, others: F64, *, confidence: float = _CONFIDENCE, seed
 
 
 def area_of(members: F64, others: F64) -> float:
-    """Return the area under the curve.
+    """Return the area under the ROC curve.
 
     >>> area_of(np.array([3.0, 2.0]), np.array([2.0, 1.0]))
     0.875
@@ -233,7 +242,7 @@ def area_of(members: F64, others: F64) -> float:
 def mean_figure(values: Sequence[float]) -> Figure:
     """Return the mean of shares over repetitions, with Student's interval at 95 %.
 
-    One repetition does not say how far repetitions differ: its interval is all from 0 to 1.
+    The spread between repetitions is unknown after one repetition, so the interval is from 0 to 1.
 
     >>> figure = mean_figure([0.5, 0.6])
     >>> round(figure.value, 3), figure.low, figure.high
@@ -247,21 +256,22 @@ def mean_figure(values: Sequence[float]) -> Figure:
 
 
 def _places(members: F64, others: F64) -> tuple[list[IntArray], int]:
-    """Return the place of each score among all different ones, for both groups; how many places."""
+    """Return each group's ranks among all distinct scores, and the number of ranks."""
     scores, place = np.unique(np.concatenate([members, others]), return_inverse=True)
     return np.split(place, [len(members)]), len(scores)
 
 
 def _figures(members: IntArray, others: IntArray) -> list[float]:
-    """Return the area and the true-positive rates; both count the scores at each threshold."""
+    """Return the AUC and the true-positive rates, given the number of scores at each rank."""
     caught, wrong = _above(members), _above(others)
-    # Both fall from 1 to 0 with the threshold. A tie is a slanted piece, so it counts half.
+    # Both rates fall from 1 to 0 as the threshold grows. A tie is a slanted segment and counts
+    # half.
     area = float(((caught[:-1] + caught[1:]) * (wrong[:-1] - wrong[1:])).sum() / 2)
     return [area, *(float(caught[wrong <= rate].max()) for rate in RATES)]
 
 
 def _above(counts: IntArray) -> F64:
-    """Return the share of the scores at or above each threshold, and 0 above all."""
+    """Return the share of the scores at or above each threshold. The last share is 0."""
     passed = np.cumsum(np.append(0, counts[::-1]))[::-1]
     return np.asarray(passed / passed[0])
 
@@ -270,10 +280,10 @@ def _above(counts: IntArray) -> F64:
 
 
 def loss_attack(targets: Sequence[Answers]) -> Roc:
-    """Return how well minus the loss tells members from others.
+    """Return how well the negative loss separates members from others.
 
-    Scores are centred per repetition, by the median of both groups together, and then pooled. A
-    person may be in several repetitions, so the interval is somewhat too narrow.
+    The median of all scores of a repetition is subtracted. Then the scores of all repetitions are
+    pooled. A person can be in several repetitions, so the interval is somewhat too narrow.
     """
     scores = np.concatenate([np.nanmedian(views.losses) - views.losses for views, _ in targets])
     inside = np.concatenate([inside for _, inside in targets])
@@ -282,16 +292,17 @@ def loss_attack(targets: Sequence[Answers]) -> Roc:
 
 
 def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
-    """Return each person's log likelihood ratio at the loss of model `target`; NaN if unknown.
+    """Return each person's log likelihood ratio at her loss under model `target`; NaN if unknown.
 
-    `losses` and `member` have shape (models, people); all models but the target are shadows. With
-    x the loss under the target, m1 and m0 the means with and without her, and v her variance:
+    `losses` and `member` have shape (models, people). All models except the target are shadows. Let
+    x be a person's loss under the target. Let m1 be the mean of her losses under shadows trained
+    with her, m0 the mean under shadows without her, and v the variance of her losses. The ratio is:
 
         log N(x; m1, v) - log N(x; m0, v) = ((x - m0)² - (x - m1)²) / 2v
 
-    There are few models, so v is shared: by both of her groups, and partly by all people. It is
-    her squared deviations, plus those of `_PRIOR` losses of mean variance, over their number.
-    It is unknown for whoever is in all shadows or in none, or has no loss.
+    There are few models, so the same v is used with her and without her, and v is pulled towards
+    the mean variance over all people. The mean variance has the weight of `_PRIOR` losses. The
+    ratio is NaN if a person is in all shadows, is in no shadow, or has no loss.
     """
     shadow = np.arange(len(losses)) != target
     counts, means, squares = [], [], np.zeros(losses.shape[1])
@@ -310,10 +321,11 @@ def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
 
 
 def ratio_attack(losses: F64, member: BoolArray, *, targets: int) -> Roc:
-    """Return how well the ratios tell members from others; the first models are targets in turn.
+    """Return how well the ratios separate members from others.
 
-    Losses are centred per model: a model that is better for everybody says nothing of anybody.
-    The scores of all targets are pooled.
+    Each of the first `targets` models is the target once. The median loss of each model is
+    subtracted, because a model that is better for all people reveals nothing about one person. The
+    scores of all targets are pooled.
     """
     centred = losses - np.nanmedian(losses, axis=1, keepdims=True)
     scores = np.stack([ratio_scores(centred, member, target) for target in range(targets)])
@@ -324,10 +336,10 @@ def ratio_attack(losses: F64, member: BoolArray, *, targets: int) -> Roc:
 def forest_attack(
     federation: Federation, shadows: Sequence[Answers], targets: Sequence[Answers], *, seed: int
 ) -> tuple[Figure, Figure]:
-    """Return accuracy and AUC of the forest's guesses, means over repetitions.
+    """Return the accuracy and the AUC of the random forest, as means over repetitions.
 
-    There are as many members as others. The forest never sees the target's members, so an attack
-    that knows nothing has accuracy 1/2 on average.
+    The forest is tested on equally many members and others. It never sees who the target's members
+    are, so random guesses have accuracy 1/2 on average.
     """
     accuracies, areas = [], []
     for k, ((known, used), (asked, inside)) in enumerate(zip(shadows, targets, strict=True)):
@@ -340,10 +352,10 @@ def forest_attack(
 
 
 def rows_of(federation: Federation, views: Views) -> sp.csr_matrix:
-    """Return what the forest sees: one row for each person, her features, then her list.
+    """Return the forest's input: one row for each person, with her features and her list.
 
-    A categorical feature has a column for each value, a number a column of its own; the list has
-    1 in the column of each of its items.
+    A categorical feature has one column for each value. A numerical feature has one column. Each
+    item has one column, which is 1 if the item is in the person's list.
     """
     user = federation.schema.of("user")
     parts: list[list[sp.csr_matrix]] = [[] for _ in user]
@@ -358,10 +370,10 @@ def rows_of(federation: Federation, views: Views) -> sp.csr_matrix:
 
 
 def guesses(rows: sp.csr_matrix, inside: BoolArray, asked: sp.csr_matrix, *, seed: int) -> F64:
-    """Return for each asked row how likely its person is a member, by a random forest.
+    """Return the random forest's probability that each person of `asked` is a member.
 
-    `rows` and `inside` are the shadow users and whether they trained the shadow model. Classes
-    are weighted to be balanced, because most shadow users did.
+    `rows` are the shadow users, and `inside` tells who of them trained the shadow model. The
+    classes are weighted to be balanced, because most shadow users trained the shadow model.
     """
     from sklearn.ensemble import RandomForestClassifier
 
@@ -371,7 +383,7 @@ def guesses(rows: sp.csr_matrix, inside: BoolArray, asked: sp.csr_matrix, *, see
 
 
 def _spread(codes: CodeArray, weights: npt.NDArray[np.floating], columns: int) -> sp.csr_matrix:
-    """Return the bags as rows over all their columns."""
+    """Return weighted codes as a sparse matrix with one row per person and one column per code."""
     row = np.repeat(np.arange(len(codes)), codes.shape[1])
     filled = weights.ravel() != 0
     cells = (row[filled], codes.ravel()[filled])

@@ -1,7 +1,7 @@
-"""The laws of independent draws: exact ones, and bounds that always hold.
+"""Probability distributions of independent draws: exact distributions, and bounds.
 
-A finding must be far beyond chance, so a normal approximation is not enough: it is wrong by orders
-of magnitude at a chance of 1e-12.
+A finding of an audit needs a probability of about 1e-12. A normal approximation is wrong by orders
+of magnitude there.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,17 @@ from scipy.special import logsumexp, rel_entr
 from privrec.types import F64, IntArray
 
 ChanceLaw = tuple[F64, F64]
-"""Values, and the logarithm of the chance of each."""
+"""Possible values, and the logarithm of the probability of each value."""
 _SLOPES = np.geomspace(1e-4, 1e2, 60)
-"""Slopes at which a bound is tried, relative to one deviation."""
+"""The slopes t at which a Chernoff bound is computed, in units of 1 / standard deviation."""
 _FAR = 40.0
-"""Values more deviations away have a chance of 0 in floating point."""
+"""A value more standard deviations than this from the mean has probability 0 in floating point."""
 
 
 def few_places(balls: int, places: float, hit: int) -> float:
-    """Return the chance that balls thrown into equally likely places hit at most `hit` of them.
+    """Return the probability that balls in equally likely boxes fill at most `hit` different boxes.
+
+    `balls` is the number of balls, `places` the number of boxes.
 
     >>> few_places(3, 2, 1)
     0.25
@@ -32,7 +34,7 @@ def few_places(balls: int, places: float, hit: int) -> float:
 
 @lru_cache(maxsize=512)
 def _places_hit(balls: int, places: float) -> F64:
-    """Return the chance of each number of places that are hit, shape (balls + 1,)."""
+    """Return the probability of each number of boxes that are filled, shape (balls + 1,)."""
     numbers = np.arange(balls + 1)
     again, new = numbers / places, (places - numbers) / places
     law = np.zeros(balls + 1)
@@ -44,25 +46,27 @@ def _places_hit(balls: int, places: float) -> F64:
 
 
 def in_common(size: int, first: int, second: IntArray, common: IntArray) -> F64:
-    """Return the chance of so many common members of two random parts of `size` things, or more.
+    """Return the probability that two random subsets share at least `common` elements.
 
-    It is 1 for a number that is not far from the expected one.
+    The subsets have `first` and `second` of `size` elements. The result is 1 if `common` is close
+    to the expected number.
 
     >>> [f"{chance:.1e}" for chance in in_common(100, 20, np.array([20, 20]), np.array([5, 20]))]
     ['1.0e+00', '1.9e-21']
     """
     chances = np.ones(len(common))
     deviation = np.sqrt(first * second / max(size, 1) + 1)
-    # The exact law is slow, and nearly all pairs are far from being found.
+    # The exact distribution is slow, and nearly all pairs are close to the expected number.
     far = np.flatnonzero(common > first * second / max(size, 1) + 3 * deviation)
     chances[far] = stats.hypergeom.sf(common[far] - 1, size, first, second[far])
     return chances
 
 
 def share_bound(trials: int, share: float, hits: float) -> float:
-    """Return a bound on the chance of at least so many hits (Chernoff's).
+    """Return Chernoff's bound on the probability of at least `hits` successes in `trials`.
 
-    It holds for independent trials, and for negatively associated ones.
+    `share` is the probability of one success. The bound holds for independent trials, and for
+    negatively associated trials.
     """
     rate = hits / max(trials, 1)
     if rate <= share:
@@ -72,7 +76,7 @@ def share_bound(trials: int, share: float, hits: float) -> float:
 
 
 def binomial_squares(trials: int, share: float) -> ChanceLaw:
-    """Return the law of (count - its mean)², in units of its variance, of a binomial count."""
+    """Return the distribution of (count - mean)² / variance of a binomial count."""
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
     counts = _possible_counts(mean, 0, trials)
     return np.square(counts - np.float64(mean)) / variance, stats.binom.logpmf(
@@ -81,23 +85,23 @@ def binomial_squares(trials: int, share: float) -> ChanceLaw:
 
 
 def common_law(size: int, first: int, second: int) -> ChanceLaw:
-    """Return the law of the number of common members of two random parts of `size` things."""
+    """Return the distribution of the number of elements that two random subsets share."""
     least, most = max(first + second - size, 0), min(first, second)
     numbers = _possible_counts(first * second / max(size, 1), least, most)
     return numbers.astype(np.float64), stats.hypergeom.logpmf(numbers, size, first, second)
 
 
 def _possible_counts(mean: float, least: int, most: int) -> IntArray:
-    """Return the counts from `least` to `most` whose chance is above 0 in floating point."""
+    """Return the counts from `least` to `most` whose probability is above 0 in floating point."""
     reach = _FAR * (np.sqrt(mean) + 1)
     return np.arange(max(int(mean - reach), least), min(int(mean + reach), most) + 1)
 
 
 def tails(laws: Sequence[tuple[ChanceLaw, int]], total: float) -> tuple[float, float]:
-    """Return bounds on the chances of at least, and of at most, this sum of independent values.
+    """Return bounds on P(sum >= `total`) and on P(sum <= `total`) for a sum of independent values.
 
-    `laws` has each law and how many values have it. For any slope t, the chance of a sum of s or
-    more is at most E exp(t(sum - s)) (Chernoff's bound).
+    `laws` has pairs of a distribution and the number of values with this distribution. For any
+    slope t > 0, P(sum >= s) is at most E exp(t(sum - s)) (Chernoff's bound).
     """
     deviation = 1.0
     for (values, chances), count in laws:

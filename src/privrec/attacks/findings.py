@@ -1,9 +1,10 @@
-"""Mistakes that an audit finds by looking inside: no attacker could, and no canary is needed.
+"""Mistakes of a training that an audit finds in internal data, which no attacker sees.
 
-What was told did not come from published sums; what one person adds is longer than its bound; the
-noise is not what the ledger says, or occurs again; cohorts are not drawn as the ledger says; sums
-are not counted. The thresholds are so wide that a right run is accused less than once in a million
-audits.
+These mistakes are looked for: what the server sends or releases does not come from published sums
+alone; the contribution of one person is larger than its bound; the noise is not what the ledger
+says, or is used again; cohorts (the people of a round) are not drawn as the ledger says; the ledger
+does not count all sums. The thresholds are so wide that a correct training has a finding less than
+once in a million audits.
 """
 
 import math
@@ -45,29 +46,32 @@ from privrec.seeds import rng
 from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
 _PEOPLE_PER_KIND = 4
-"""How many random people and people of many lines are tried, and half of the canaries' number."""
+"""The number of random people and of people with many lines that are tried. Of the canaries, twice
+as many are tried."""
 _SAMPLE = 300
 _SLACK = 1e-3
 _DEVIATIONS = 8.0
 _CHANCE, _CHANCE_OF_ALL = 1e-12, 1e-9
-"""Of one test of the noise, and of a kind of finding: the sum over all rounds, people or pairs."""
+"""The probability of a false finding: in one test of the noise, and in all tests of one kind."""
 _COMPARED, _BEGIN, _FEWEST = 50_000, 500, 50
 _PLACES = 500
-"""As many of the largest noises are compared in any order, in as many equally likely places. More
-places would be as narrow as the grid that published sums are rounded to."""
+"""This many of the largest noises are compared in any order. Their tail probabilities are divided
+into as many equally likely bins. More bins would be as narrow as the grid of the published sums."""
 _MISSING = 0.01
-"""The share of entries without noise that is accepted, and the coarsest step of such entries."""
+"""The accepted share of entries without noise, and the coarsest float step of a tested entry, in
+units of the noise."""
 _COARSE = 0.05
 _ALIKE = 0.9
 _LARGEST = 600.0
-"""Of the absolute value of Laplace noise of scale 1; beyond it, chances are no numbers any more."""
+"""The largest absolute value of Laplace noise of scale 1. Beyond it, probabilities underflow."""
 _FIRST = np.zeros(1, np.int64)
 _MOST, _PAIRED = 20_000, 4000
-"""Of more people, the first and the last ones are looked at; every two of some are compared."""
+"""In larger populations, half of `_MOST` people are the first ones and half the last ones. All
+pairs of `_PAIRED` people are compared."""
 
 
 def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> list[str]:
-    """Return the mistakes of a training; one that promises nothing has none to make."""
+    """Return the mistakes of a training. Without a guarantee, only the budget is checked."""
     if not trial.ledger.is_private:
         return over_budget(trial)
     task, rounds = trial.task, trial.rounds
@@ -94,11 +98,12 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> list[st
 
 
 def untold(stages: Sequence[Stage], rounds: Sequence[ObservedRound], released: Params) -> list[str]:
-    """Return what was told or released that does not follow from what was published before.
+    """Return what was sent or released that cannot be computed from published sums alone.
 
-    `stages` are those of the run, made `without_data`. The server's half is played again, with the
-    published sums. Whatever it then tells or releases otherwise came from people's data on another
-    way than through noised sums.
+    `stages` are the stages of the run, made with a data set without data (`without_data`). The
+    server's part of the training is repeated from the published sums. If the repetition sends or
+    releases other values, the values of the run came from people's data, and not only through
+    noised sums.
     """
     findings: list[str] = []
     named = {stage.name: stage for stage in stages}
@@ -117,7 +122,7 @@ def untold(stages: Sequence[Stage], rounds: Sequence[ObservedRound], released: P
             state = replace(
                 after, round_index=played.round_index + 1, clip_norm=published.clip_norm
             )
-        except Exception as error:  # Whatever it is: it did not happen with people's data.
+        except Exception as error:  # The same step succeeded in the run, with people's data.
             fault = f"the server cannot go on from published sums alone ({error})"
             return [*findings, f"{played.name}: {fault}"]
     if state is not None:
@@ -126,7 +131,7 @@ def untold(stages: Sequence[Stage], rounds: Sequence[ObservedRound], released: P
 
 
 def without_data(federation: Federation) -> Federation:
-    """Return as many people, none of whom has a line or a feature."""
+    """Return a data set of the same number of people, without any lines or features."""
     return replace(federation, take=lambda people: nobody(federation.schema, len(people)))
 
 
@@ -152,15 +157,16 @@ def _same(leaf: Leaf | None, other: Leaf | None) -> bool:
 def over_bound(rounds: Sequence[ObservedRound], canaries: Clients, others: Federation) -> list[str]:
     """Return the phases in which one person can add more to the sums than the bound allows.
 
-    The sum is computed by the code that adds up cohorts. Tried are some canaries, odd people, some
-    real people, and those with the most lines of a sample, in the first and in the last round of a
-    phase. What canaries and odd people add together must be the sum of what each adds: else a
-    person counts for more in company than alone.
+    The sums are computed by the same code as in the training, for the first and the last round of
+    each phase. The people tried are some canaries, people with unusual data (`odd_people`), some
+    real people, and the people with the most lines in a sample. The sum of a group of canaries and
+    odd people must equal the sum of their separate contributions. Otherwise a person can add more
+    in a group than alone.
     """
     sample = np.arange(min(_SAMPLE, others.n_clients))
     lines = others.take(sample)
     most = sample[np.argsort(-lines.sizes, kind="stable")[:_PEOPLE_PER_KIND]]
-    # The most popular items first: rare ones may not be asked about.
+    # The most popular items come first, because a phase may leave out rare items.
     items = np.argsort(-np.bincount(lines.item, minlength=others.n_items), kind="stable")
     odd = odd_people(canaries.take(_FIRST), items)
     company = joined([canaries.take(np.arange(2 * _PEOPLE_PER_KIND)), *odd.values()])
@@ -188,7 +194,7 @@ def over_bound(rounds: Sequence[ObservedRound], canaries: Clients, others: Feder
 
 
 def other_bound(rounds: Sequence[ObservedRound]) -> list[str]:
-    """Return the first round in which devices kept to a larger bound than the noise is made for."""
+    """Return the first round in which the devices' bound was larger than the bound of the noise."""
     for played in rounds:
         kept, made_for = played.kept_norm, played.clip_norm
         if played.is_private and kept > made_for * (1 + _SLACK):
@@ -212,9 +218,9 @@ def _sum(played: ObservedRound, take: Callable[[IntArray], Clients], *people: in
 
 
 def _length(played: ObservedRound, vector: F64) -> float:
-    # By the mechanism, and not by what the aggregator calls its norm: that may be the mistake.
+    # The order follows from the mechanism, because the aggregator's own `norm` may be the mistake.
     order = 1 if played.is_laplace else 2
-    # What is not a number is longer than any bound.
+    # NaN counts as longer than any bound.
     return float(np.nan_to_num(np.linalg.norm(vector, order), nan=np.inf))
 
 
@@ -222,7 +228,7 @@ def _length(played: ObservedRound, vector: F64) -> float:
 
 
 def wrong_noise(rounds: Sequence[ObservedRound]) -> list[str]:
-    """Return where the noise is not independent, or not of the promised kind and scale."""
+    """Return the rounds whose noise is not independent, or not of the promised kind and scale."""
     findings, before = [], np.zeros(0)
     for played in rounds:
         if not played.is_private:
@@ -253,9 +259,9 @@ def _is_of_another_law(noise: F64, law: stats.rv_continuous) -> bool:
 
 
 def _is_missing(noise: F64, published: F64) -> bool:
-    """Return whether more entries have no noise at all than by chance, about one in 10,000.
+    """Return whether too many entries have no noise; by chance about one in 10,000 has none.
 
-    Of numbers so large that the steps of 32 bits are coarse beside the noise, nothing is said.
+    An entry is not tested if the step of 32-bit floats at its size is coarse relative to the noise.
     """
     fine = noise[np.spacing(np.abs(published).astype(np.float32)) <= _MISSING]
     zeros = np.count_nonzero(fine == 0)
@@ -263,23 +269,25 @@ def _is_missing(noise: F64, published: F64) -> bool:
 
 
 def noise_again(rounds: Sequence[ObservedRound]) -> list[str]:
-    """Return the first round whose beginning is that of an earlier one, or its reversed end.
+    """Return the first round whose noise begins like the noise of an earlier round.
 
-    It may be shifted, and multiplied by a number.
+    A round also counts if its noise ends with the reversed end of an earlier one. The noise may be
+    shifted, and multiplied by a number.
     """
     compared, firsts, lasts = list[ObservedRound](), list[F64](), list[F64]()
     for played in rounds:
         noise = _as_normal(played) if played.is_private else np.zeros(0)
         if len(noise) >= _FEWEST:
             compared.append(played)
-            firsts.append(noise[:_BEGIN].copy())  # A view would keep all of it in memory.
+            firsts.append(noise[:_BEGIN].copy())  # A view would keep the whole noise in memory.
             lasts.append(noise[-_BEGIN:].copy())
     if len(compared) < 2:
         return []
     size = min(map(len, firsts))
     begins = _spectra([noise[:size] for noise in firsts])
     ends = _spectra([noise[-size:] for noise in lasts])
-    # The correlation of independent noises has a deviation of about 1/√size, and is never above 1.
+    # The correlation of independent noises has a standard deviation of about 1/√size. A correlation
+    # is never above 1.
     least = min(_DEVIATIONS / math.sqrt(size), _ALIKE)
     for second in range(1, len(compared)):
         ahead, back = begins[:second] * begins[second].conj(), ends[:second] * begins[second]
@@ -291,29 +299,32 @@ def noise_again(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def _spectra(noises: Sequence[F64]) -> npt.NDArray[np.complex128]:
-    """Return the spectrum of each noise, scaled to length 1 and with room for any shift."""
+    """Return the spectrum of each noise, scaled to length 1 and zero-padded for any shift."""
     whole = np.stack(noises)
     whole /= np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1e-30)
     return np.fft.rfft(whole, 2 * whole.shape[1])
 
 
 class Largest(NamedTuple):
-    """The largest of `size` noises: the chances of a larger one, of either sign, in any order."""
+    """The largest absolute values among `size` noises.
+
+    `chances` has for each value the probability that a noise is larger in absolute value.
+    """
 
     size: int
     chances: F64
 
     def places(self, size: int) -> IntArray:
-        """Return the place of each that would be among the largest of `size` noises."""
+        """Return the bin of each value that would be among the largest of `size` noises."""
         share = min(1.0, _PLACES / max(size, 1))
         among = self.chances[self.chances < share]
         return np.asarray(among * (_PLACES / share), np.int64)
 
 
 def same_noise(rounds: Sequence[ObservedRound]) -> list[str]:
-    """Return where values of the noise occur again, in whatever order and with whatever sign.
+    """Return the rounds in which values of the noise occur again, in any order and with any sign.
 
-    They are looked for in one sum, in two sums of a round, and in any two rounds.
+    Values are compared within one sum, between two sums of a round, and between any two rounds.
     """
     rounds = [played for played in rounds if played.is_private]
     wholes, findings = list[Largest](), list[str]()
@@ -337,18 +348,18 @@ def same_noise(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def _repeats(noises: Largest, times: int) -> bool:
-    """Return whether values occur more than once, in one of so many tests."""
+    """Return whether too many values are equal, given that `times` such tests are made."""
     places = noises.places(noises.size)
     return few_places(len(places), _PLACES, len(np.unique(places))) * times < _CHANCE_OF_ALL
 
 
 def _shared(several: Sequence[Largest], times: int) -> tuple[int, int] | None:
-    """Return the first two that have many values in common, in one of so many tests."""
+    """Return the first two that share too many values, given `times` groups of such tests."""
     order = sorted(range(len(several)), key=lambda k: several[k].size)
     pairs = times * len(order) * (len(order) - 1) / 2
     hit, counts, size = np.zeros((0, _PLACES), np.float32), np.zeros(0, np.int64), -1
     for number, k in enumerate(order):
-        if several[k].size != size:  # The places are those of the larger one of a pair.
+        if several[k].size != size:  # A pair uses the bins of its larger member.
             size = several[k].size
             hit = np.zeros((len(order), _PLACES), np.float32)
             for row, j in enumerate(order):
@@ -365,9 +376,9 @@ def _shared(several: Sequence[Largest], times: int) -> tuple[int, int] | None:
 def largest_noises(played: ObservedRound) -> dict[str, Largest]:
     """Return the largest noises on each sum of a round.
 
-    Published numbers lie on a grid. A random part of its step is added, the same in each audit, so
-    that no two values are equal because of the grid. Of sums that are so large that the steps of
-    32 bits are coarse beside the noise, nothing can be said.
+    Published numbers lie on a grid. A random part of the grid step is added to each noise, so that
+    the grid alone makes no two values equal. The random parts are the same in each audit. An entry
+    is left out if the step of 32-bit floats at its size is coarse relative to the noise.
     """
     scale, largest = played.noise_scale, {}
     draw = rng(0, played.round_index, "audited noise")
@@ -385,7 +396,8 @@ def largest_noises(played: ObservedRound) -> dict[str, Largest]:
 def _as_normal(played: ObservedRound) -> F64:
     """Return the noise of a round as standard normal values, in the order in which it is added.
 
-    Laplace noise is mapped to them: products of its own values are far more often large.
+    Laplace noise is mapped to normal values, because products of Laplace values are more often
+    large.
     """
     noise = flattened(played.noise) / played.noise_scale
     if not played.is_laplace:
@@ -395,10 +407,10 @@ def _as_normal(played: ObservedRound) -> F64:
 
 
 def too_small(noise: F64, *, laplace: bool) -> bool:
-    """Return whether the noise is smaller than of scale 1, by the law of its own size.
+    """Return whether the noise is smaller than noise of scale 1, by its sum of squares or sizes.
 
-    The sum of squares of n normal values has a chi-square law of n degrees, and the sum of n
-    absolute values of Laplace's a gamma law of shape n.
+    The sum of squares of n normal values has a chi-square distribution with n degrees of freedom.
+    The sum of n absolute Laplace values has a gamma distribution of shape n.
     """
     if laplace:
         chance = stats.gamma.cdf(np.abs(noise).sum(), len(noise))
@@ -423,20 +435,23 @@ def wrong_count(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def same_generator() -> list[str]:
-    """Return a finding if the secure generator of noise begins with the same numbers each time."""
+    """Return a finding if two secure noise generators begin with the same numbers."""
     if np.array_equal(secure().normal(8), secure().normal(8)):
         return ["the secure generator of noise gives the same numbers each time it is made"]
     return []
 
 
 def _most_alike(noise: F64, other: F64, *, itself: bool = False) -> float:
-    """Return the largest correlation of two noises at any shift, also reversed, in deviations."""
+    """Return the largest correlation of two noises, also reversed, in standard deviations.
+
+    All shifts of one noise against the other are tried.
+    """
     size = 2 ** math.ceil(math.log2(len(noise) + len(other)))
     first, second = np.fft.rfft(noise, size), np.fft.rfft(other, size)
     ahead, back = np.fft.irfft(first * np.conj(second), size), np.fft.irfft(first * second, size)
     if itself:
-        ahead[0] = 0.0  # Everything is like itself where it is not shifted.
-        back /= math.sqrt(2)  # Each product is there twice.
+        ahead[0] = 0.0  # Without a shift, a noise equals itself.
+        back /= math.sqrt(2)  # Each product occurs twice.
     most = max(float(np.max(np.abs(products))) for products in (ahead, back))
     shorter = min(np.linalg.norm(noise), np.linalg.norm(other))
     return most / max(float(shorter), 1e-30)
@@ -444,13 +459,14 @@ def _most_alike(noise: F64, other: F64, *, itself: bool = False) -> float:
 
 # --- the cohorts --------------------------------------------------------------------------------
 
-# The ledger counts on each person being drawn independently of all others and of all rounds. So
-# people who are drawn in blocks, a cohort that is drawn again, and one that avoids those of the
-# rounds before break the guarantee, though everybody has the right chance.
+# The ledger assumes that each person is drawn independently of all other people and of all other
+# rounds. So three things break the guarantee, even if each person has the correct probability:
+# people are drawn in blocks, a cohort is drawn again, or a cohort avoids the people of earlier
+# rounds.
 
 
 def too_many(rounds: Sequence[ObservedRound]) -> list[str]:
-    """Return the phases that drew somebody twice in a round, or more people than are counted."""
+    """Return the phases that drew a person twice in a round, or too many people for the ledger."""
     findings = []
     for name, played in by_phase(rounds).items():
         phase, cohorts = played[0].phase, [each.people for each in played]
@@ -471,10 +487,10 @@ def too_many(rounds: Sequence[ObservedRound]) -> list[str]:
 def drawn_together(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the phases in which people, or rounds, were not drawn independently of each other.
 
-    Of Poisson cohorts, the numbers of people must spread as coin tosses do, and so must the numbers
-    of rounds that people were in; no two people may have been in the same rounds more often than
-    by chance. Of all cohorts, people at any distance from each other in the order of the data must
-    not be drawn together.
+    In Poisson sampling, the number of people in a round and the number of rounds of a person must
+    vary like binomial counts. Two people must not be in the same rounds more often than by chance.
+    In any sampling, people at a fixed distance in the order of the data must not be drawn together
+    more often than by chance.
     """
     findings = []
     for name, played in by_phase(rounds).items():
@@ -494,10 +510,10 @@ def drawn_together(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def drawn_again(rounds: Sequence[ObservedRound]) -> list[str]:
-    """Return rounds whose people are, or are not, those of another round far more than by chance.
+    """Return the rounds that share far more, or far fewer, people with other rounds than by chance.
 
-    Compared are any two rounds, of whatever phase, that draw from the same people, and all rounds
-    in a row together.
+    Any two rounds that draw from the same people are compared, also rounds of different phases. All
+    pairs of consecutive rounds are also tested together.
     """
     groups: dict[bytes, list[ObservedRound]] = defaultdict(list)
     for played in by_phase(rounds).values():
@@ -512,7 +528,6 @@ def drawn_again(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def _same_people(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
-    """Return a finding if two rounds have too many people in common."""
     sizes, wide = drawn.sum(1), drawn.astype(np.float32)
     pairs = len(rounds) * (len(rounds) - 1) / 2
     for second in range(1, len(rounds)):
@@ -529,7 +544,7 @@ def _same_people(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
 
 
 def _in_a_row(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
-    """Return a finding if rounds in a row have too many, or too few, people in common."""
+    """Return a finding if consecutive rounds have too many, or too few, people in common."""
     users, sizes = drawn.shape[1], drawn.sum(1).tolist()
     kinds = Counter(pairwise(sizes))
     laws = [(common_law(users, *sizes), count) for sizes, count in kinds.items()]
@@ -544,7 +559,7 @@ def _in_a_row(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
 
 
 def _spread(counts: np.ndarray, trials: int, share: float, what: str) -> str:
-    """Return a finding if counts of heads among so many coins spread too much or too little."""
+    """Return a finding if binomial counts vary too much or too little."""
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
     total = float(np.square(counts - mean).sum()) / variance
     more, less = tails([(binomial_squares(trials, share), len(counts))], total)
@@ -555,9 +570,9 @@ def _spread(counts: np.ndarray, trials: int, share: float, what: str) -> str:
 
 
 def _same_rounds(drawn: BoolArray) -> str:
-    """Return a finding if too many people were in exactly the same rounds as somebody else.
+    """Return a finding if too many people were in exactly the same rounds as another person.
 
-    Those who were in k of n rounds each have one of `n over k` equally likely histories.
+    The people who were in k of n rounds each have one of `n over k` equally likely sets of rounds.
     """
     some = rng(0, 0, "audited people").permutation(drawn.shape[1])[:_PAIRED]
     histories, people = np.unique(drawn[:, some], axis=1, return_counts=True)
@@ -577,8 +592,8 @@ def _same_rounds(drawn: BoolArray) -> str:
 def _neighbours(drawn: BoolArray, share: float) -> str:
     """Return a finding if people at some distance in the order of the data are drawn together.
 
-    Pairs at one distance fall into two halves in which nobody is in two pairs. Where most people
-    are drawn, those who are not are looked at.
+    The pairs at one distance are divided into two halves, so that each person is in at most one
+    pair of a half. If most people are drawn, the people who are not drawn are tested instead.
     """
     chance, (rounds, people) = min(share, 1 - share) ** 2, drawn.shape
     spectrum = np.zeros(people + 1)
@@ -599,7 +614,7 @@ def _neighbours(drawn: BoolArray, share: float) -> str:
 
 
 def _drawn(rounds: Sequence[ObservedRound]) -> BoolArray:
-    """Return who of the population was drawn in which round, shape (rounds, people)."""
+    """Return whether each person was drawn in each round, shape (rounds, people)."""
     population, half = rounds[0].phase.population, _MOST // 2
     if len(population) > _MOST:
         population = np.concatenate([population[:half], population[-half:]])
@@ -610,7 +625,7 @@ def _drawn(rounds: Sequence[ObservedRound]) -> BoolArray:
 
 
 def uncounted(rounds: Sequence[ObservedRound], ledger: PrivacyLedger) -> list[str]:
-    """Return the phases of which the ledger has fewer rounds, or others, than were played."""
+    """Return the phases that published more sums than the ledger counts."""
     counted = dict(ledger.entries)
     made = Counter(played.phase.release for played in rounds)
     names = {played.phase.release: played.phase.name for played in rounds}
@@ -623,10 +638,10 @@ def uncounted(rounds: Sequence[ObservedRound], ledger: PrivacyLedger) -> list[st
 
 
 def over_budget(trial: Trial) -> list[str]:
-    """Return a finding if the ledger's epsilon is above the budget that was asked for."""
+    """Return a finding if the ledger's epsilon is above the budget that was set."""
     config, ledger = trial.task.settings, trial.ledger
     budget, why = config.budget, "" if ledger.is_private else ": some sums have no noise"
-    # The first stage of the paper has no noise, and the budget is that of the second alone.
+    # The first stage of the paper has no noise, so the budget is for the second stage alone.
     asked_for = bool(why) and getattr(config, "stage1", None) == "paper"
     if budget.epsilon is None or asked_for:
         return []

@@ -1,9 +1,10 @@
-"""Membership inference: can a model tell whether a whole person's data was in its training?
+"""Membership inference: can an attacker tell whether a person's data was used in training a model?
 
-The attack trains its own models, because it must know who took part. docs/attacks.md says what
-each kind is. A model is a run folder; what it says about people lies in its `simulation/`. A model
-that is there is not trained again, and one that was interrupted goes on. Some kinds read what is
-published or sent instead: they need no models.
+The attack trains its own models, because it must know whose data each model was trained on.
+docs/attacks.md explains each kind of attack. Each model has a run folder. The folder `simulation/`
+in it has the model's losses and recommendation lists of people. A finished model is not trained
+again, and an interrupted training goes on. Some kinds of attack need no models. They read what is
+published or sent in a training.
 """
 
 import warnings
@@ -44,31 +45,33 @@ from privrec.types import BoolArray, IntArray, OnProgress
 MODEL_KINDS = ("paper", "loss", "ratio")
 """The kinds of attack that train models of their own (docs/attacks.md)."""
 KINDS = (*MODEL_KINDS, "sums", "twice", "server")
-"""All kinds; the others read what is published or sent."""
+"""All kinds of attack. The kinds outside `MODEL_KINDS` read what is published or sent."""
 OURS = frozenset(
     ("recipe", "data", "seed", "noise", "train_people", "candidates", "halving", *EVERYBODY_TRAINS)
 )
-"""Settings that an attack chooses itself."""
+"""Settings that the attack chooses itself."""
 FEWEST_SHADOWS = 4
-"""With fewer, one model with her and one without are no distribution. Chosen by hand."""
+"""The smallest number of models for kind `ratio`. Fewer models do not show how much losses vary.
+Chosen by hand."""
 SHADOW_PEOPLE = 1000
-"""The paper's number of shadow users."""
+"""The number of shadow users in the paper."""
 SHADOW_PARTS = 6
-"""In a smaller population a sixth are shadow users, which is about the paper's share."""
+"""In a smaller population, one sixth are shadow users, which is about the share in the paper."""
 USED_SHARE = 0.8
 """The share of the shadow users who train the shadow model, as in the paper."""
 MOST_PEOPLE = 1000
-"""About so many members of a model, and as many others, the attacker guesses. Chosen by hand."""
+"""The attacker guesses about at most this many members of a model, and as many others. Chosen by
+hand."""
 FEWEST_PEOPLE = 5 * SHADOW_PARTS
-"""With fewer, no shadow user would be left out of the shadow model."""
+"""With fewer people, all shadow users would train the shadow model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is asked of an attack.
+    """The options of an attack.
 
-    `repetitions` are targets that are attacked, `shadows` models for kind ratio. The attacker
-    guesses about at most `people` members of a model, and as many others.
+    `repetitions` is the number of attacked models, `shadows` the number of models for kind `ratio`.
+    The attacker guesses about at most `people` members of a model, and as many others.
     """
 
     kinds: Sequence[str] = MODEL_KINDS
@@ -97,10 +100,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """A model to be trained: by whom, and about whom it will be asked.
+    """A model to be trained on the data of `members`, and then queried about the people `asked`.
 
-    `settings` has its seed. `asking_seed` fixes what devices draw when they adapt. It is the same
-    for all models of an attack, so that it cannot tell them apart.
+    `settings` has the model's seed. `asking_seed` fixes the random draws of devices when they adapt
+    the model. All models of an attack have the same `asking_seed`, so that it does not distinguish
+    them.
     """
 
     place: Path
@@ -112,12 +116,12 @@ class Model:
 
     @property
     def views_path(self) -> Path:
-        """Where its views are."""
+        """The file with the model's losses and recommendation lists."""
         return self.place / records.SIMULATION / "views.npz"
 
     @property
     def was_asked(self) -> bool:
-        """Whether its views are there, and about the same people."""
+        """Whether this file exists and is about the people of `asked`."""
         try:
             return bool(read_views(self.views_path, self.asked))
         except RunFolderError:
@@ -125,15 +129,15 @@ class Model:
 
     @property
     def begun(self) -> bool:
-        """Whether its folder has more than the leftovers of a kill."""
+        """Whether the folder has more than the leftovers of a killed process."""
         return self.place.exists() and not records.is_untouched(self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """An attack that can be played: its models can be trained, and their folders are theirs.
+    """An attack whose settings and folders have been checked; its models can be trained.
 
-    `data` is the name of the federation, if it has one.
+    `data` is the name of the data set, or None if it has no name.
     """
 
     recipe: str
@@ -159,13 +163,13 @@ def attack(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Attack:
-    """Return how well each kind of attack tells who trained; the same as `privrec attack`.
+    """Return how well each kind of attack finds members; the same as `privrec attack`.
 
-    `Options` says what is asked. Models lie in `out`; what is there is not trained again.
-    `workers` models are trained at a time, by default one for each core. Each is a process of its
-    own, so a script that calls this needs `if __name__ == "__main__":`. A `Federation` is not
-    handed to other processes: its models are trained one after another. Noise is seeded: it
-    protects nobody.
+    `Options` explains the options. The models are written to `out`, and finished models are not
+    trained again. `workers` models are trained at a time, by default one for each core. Each model
+    is trained in a process of its own, so a script that calls this function needs `if __name__ ==
+    "__main__":`. If `data` is a `Federation`, the models are trained one after another in this
+    process. The noise comes from a seed, so the models have no privacy protection.
     """
     prepared = prepare_attack(
         recipe,
@@ -189,7 +193,7 @@ def prepare_attack(
     options: Options,
     settings: Mapping[str, Any],
 ) -> Prepared:
-    """Return an attack to be played; whatever is wrong is found before anything is trained."""
+    """Return an attack, ready to be run. Raise on an error before any model is trained."""
     for key in settings:
         if key in OURS:
             raise SettingsError(f"`{key}` cannot be set: an attack chooses it for each model")
@@ -200,7 +204,7 @@ def prepare_attack(
     models = {}
     for name, part in who_trains(federation.n_clients, options).items():
         count = len(part.members)
-        # A cohort larger than the people of a model is all of them.
+        # A cohort cannot be larger than the number of members of the model.
         large = [key for key in ("cohort", "stage1_cohort") if getattr(usual, key, 0) > count]
         chosen = {"seed": _seed(options.seed, name), **dict.fromkeys(large, count)}
         models[name] = Model(
@@ -227,7 +231,7 @@ def prepare_attack(
 def play_attack(
     prepared: Prepared, *, workers: int | None = None, on_progress: OnProgress | None = None
 ) -> Attack:
-    """Return what the attacks reached; trains the models that are not there yet."""
+    """Return the results of the attacks. Train the models that are missing."""
     if workers is not None and workers < 1:
         raise SettingsError(f"`workers` must be >= 1; got {workers}")
     budget, options = prepared.budget, prepared.options
@@ -246,9 +250,10 @@ def play_attack(
 def figures_of(
     prepared: Prepared, answers: Mapping[str, Answers], on_progress: OnProgress | None = None
 ) -> dict[str, Kind | list[ServerView]]:
-    """Return the figures of each kind; `answers` are those of the models, by name.
+    """Return the results of each kind; `answers` has the answers of each model, by name.
 
-    Sums without noise hide nothing: a recipe without noise has no figures of them.
+    Sums without noise hide nothing, so a recipe without noise has no result for the kinds `sums`
+    and `twice`.
     """
     recipe, federation, options = prepared.recipe, prepared.federation, prepared.options
     targets, shadows, halves = (
@@ -291,14 +296,14 @@ def figures_of(
 
 
 class Part(NamedTuple):
-    """Who trains a model, and about whom the attacker asks it: positions of people."""
+    """The positions of the people who train a model, and of the people whom it is asked about."""
 
     members: IntArray
     asked: IntArray
 
 
 def who_trains(people: int, options: Options) -> dict[str, Part]:
-    """Return who of so many people trains which model; only those that the kinds need."""
+    """Return the members and the asked people of each model that the chosen kinds need, by name."""
     if people < FEWEST_PEOPLE:
         raise SettingsError(f"an attack needs at least {FEWEST_PEOPLE} people; got {people}")
     kinds, seed = options.kinds, options.seed
@@ -318,10 +323,11 @@ def who_trains(people: int, options: Options) -> dict[str, Part]:
 def parts_of(
     people: int, *, seed: int, repetition: int, most: int = MOST_PEOPLE
 ) -> tuple[Part, Part]:
-    """Return the parts of the target and of the shadow in one repetition of the paper's game.
+    """Return the people of the target and of the shadow in one repetition of the paper's attack.
 
-    They share nobody. The shadow is asked about everybody whom the attacker knows, those who train
-    it first. The target is asked about some of its members, and as many who are in no other part.
+    The target and the shadow have no person in common. The attacker asks the shadow about all
+    shadow users; the first of them are the shadow's members. He asks the target about some of its
+    members and about as many people who are in no other part.
 
     >>> target, shadow = parts_of(60, seed=0, repetition=0, most=20)
     >>> [len(people) for people in (*target, *shadow)]
@@ -340,7 +346,7 @@ def parts_of(
 
 
 def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
-    """Return who trains which model, shape (models, people): each by her own fair coin."""
+    """Return who trains which model, shape (models, people), true with probability 1/2."""
     coins = [rng(seed, k, "attack coins").random(people) < 0.5 for k in range(models)]
     return np.array(coins, np.bool_).reshape(models, people)
 
@@ -351,10 +357,10 @@ def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
 def answers_of(
     prepared: Prepared, workers: int, on_progress: OnProgress | None = None
 ) -> dict[str, Answers]:
-    """Return what each model says, by its name; trains what is missing.
+    """Return the answers of each model, by name. Train the models that are missing.
 
-    Of data with a name, `workers` models are trained at a time, each by a process of its own on
-    one core; else one after another in this process.
+    If the data has a name, `workers` models are trained at a time, each in its own process on one
+    core. Otherwise models are trained one after another in this process.
     """
     models, data = prepared.models, prepared.data
     missing = [model for model in models.values() if not model.was_asked]
@@ -381,7 +387,7 @@ def answers_of(
 
 
 def check_models(models: Sequence[Model], federation: Federation) -> None:
-    """Raise, before anything is trained, if a model cannot be, or its folder has another one."""
+    """Raise before any training if a model cannot be trained or its folder has another model."""
     smallest = min(models, key=lambda model: len(model.members))
     try:
         with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
@@ -399,9 +405,9 @@ def check_models(models: Sequence[Model], federation: Federation) -> None:
 
 
 def finish(model: Model, federation: Federation) -> None:
-    """Train a model as far as it is not trained yet, and write what it says."""
+    """Train a model, or finish its training, and write its losses and recommendation lists."""
     people, how = part_of(federation, model.members), dict(model.settings)
-    # Models of an attack protect nobody, so a weak guarantee is nothing to warn of.
+    # Models of an attack protect no person, so the warning about a weak guarantee is not shown.
     with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
         run = train(
             model.recipe, people, out=model.place, resume=model.begun, progress=False, **how
@@ -417,7 +423,7 @@ def _finish_named(model: Model, data: str) -> None:
 
 @lru_cache(maxsize=1)
 def _loaded(data: str) -> Federation:
-    """Return the data of a name; a worker reads it once for all its models."""
+    """Return the data set of a name. A worker process reads it once for all its models."""
     return load(data)
 
 

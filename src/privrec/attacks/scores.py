@@ -1,20 +1,23 @@
-"""Scores of people by an attacker who sees all published sums and knows everything but some coins.
+"""Scores of people, by an attacker who sees all published sums and does not know some coin tosses.
 
-A coin decides for each canary or target i whether she takes part: b_i is 1 or 0. The sum of a round
-is u = Σ b_i c_i + others + noise. The attacker knows each contribution c_i, because everything that
-devices are told is public. He also knows what the others add, as far as the guarantee allows for
-such an attacker. A score is the log likelihood ratio of b_i = 1 against b_i = 0.
+A coin toss decides for each canary or target i whether she takes part: b_i is 1 or 0. The published
+sum of a round is u = Σ b_i c_i + others + noise. The attacker knows each contribution c_i, because
+everything that is sent to devices is public. He also knows what the other people add, if the
+guarantee holds against such an attacker. The score of a person is the log likelihood ratio of b_i =
+1 against b_i = 0.
 
-`canary_scores`, for an audit, treats the other canaries as one more source of noise. `exact_scores`
-knows their coins too: if everybody is in every round, one person's contribution, or 0, plus the
-noise remains. This is the best possible test, so with Gaussian noise it lies on the curve that the
-ledger allows. Each further release with the same people is one more observation of the same coin.
+`canary_scores` is used by an audit. It treats the other canaries as additional noise. In
+`exact_scores` the attacker also knows the coins of all other targets. If all people are in every
+round, only one person's contribution (or 0) and the noise are left. This is the best possible test.
+With Gaussian noise, its ROC curve is the curve that the ledger allows. Each further release with
+the same people is one more observation of the same coin.
 
-An audit may use any score that is computed from what was published. So `canary_scores` also looks
-for errors: entries without noise, and rounds with the same noise.
+An audit may use any score that is computed from published values. So `canary_scores` also looks for
+entries without noise and for rounds with the same noise.
 
-The contribution to a matrix over items is given by a vector, so inner products need no matrix: that
-of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles is ((r·s)² + Σ r²s²) / 2.
+A person's contribution to a matrix over items is given by a vector, so inner products are computed
+without the matrices. The inner product of r rᵀ and s sᵀ is (r·s)². The inner product of their upper
+triangles is ((r·s)² + Σ r²s²) / 2.
 """
 
 import math
@@ -38,22 +41,23 @@ from privrec.seeds import rng
 from privrec.types import F64, Leaf, OnProgress
 
 _LEAST_NOISE = 1e-3
-"""The least noise that the attacker assumes, relative to the noise that the recipe declares."""
+"""The smallest noise that the attacker assumes, relative to the noise that the recipe declares."""
 _FEWEST = 50
-"""The fewest entries from which the noise is estimated."""
+"""The smallest number of entries from which the noise is estimated."""
 _MANY_ZEROS = 0.01
-"""With noise on a grid, about one entry in 10,000 is exactly 0. If the share is larger than this,
-some entries have no noise."""
+"""With noise on a grid, about one entry in 10,000 is exactly 0. If the share is larger than this
+number, some entries have no noise."""
 _SILENT = 1e3
-"""Subtracted from a person's score for each entry that she would change and that is exactly 0."""
+"""For each entry that a person would change, this number is subtracted from her score if the
+published entry is exactly 0."""
 _COMPARED = 20_000
-"""The number of entries of each round in which its noise is compared with that of other rounds."""
+"""The number of entries of each round whose noise is compared with the noise of other rounds."""
 _ALIKE, _MOST_PAIRS = 0.7, 3
 _SHARED = 0.1
 """The noise in the difference of two rounds with shared noise, relative to that of one round."""
 _MUCH_ALIKE = 0.05
-"""The largest mean correlation of two people's scores in `exact_scores`. It raises the area under
-the ROC curve from Φ(μ/√2) to about Φ(μ/√1.9). Chosen by hand."""
+"""The largest mean correlation of two people's scores in `exact_scores`. This correlation raises
+the area under the ROC curve from Φ(μ/√2) to about Φ(μ/√1.9). Chosen by hand."""
 
 
 def sums_attack(
@@ -66,10 +70,10 @@ def sums_attack(
     settings: Mapping[str, Any],
     on_progress: OnProgress | None = None,
 ) -> Roc:
-    """Return the figures of an attacker who sees the sums of some trainings of the same people.
+    """Return the result of an attacker who sees the sums of several trainings on the same people.
 
-    A fair coin decides who takes part. The figures include the curve and the area that the ledgers
-    of all trainings together allow.
+    A fair coin decides for each person whether she takes part. The result includes the ROC curve
+    and the area that the ledgers of all trainings together allow.
     """
     chosen = rng(seed, 0, "attack sums").permutation(federation.n_clients)[:people]
     chosen = np.sort(chosen[: federation.n_clients // 2])
@@ -99,7 +103,7 @@ def canary_scores(
     others: Federation,
     on_progress: OnProgress | None = None,
 ) -> F64:
-    """Return the score of each canary: the higher, the more likely she took part.
+    """Return the score of each canary. A higher score means that she more likely took part.
 
     `others` are all other people who train.
     """
@@ -125,11 +129,12 @@ def canary_scores(
 
 
 def exact_scores(rounds: Sequence[ObservedRound], targets: Canaries, others: Federation) -> F64:
-    """Return each person's log likelihood ratio, given everybody else's coins.
+    """Return each person's log likelihood ratio, given the coins of all other people.
 
-    In two cases the scores are those of an audit instead. If a cohort is drawn, the attacker does
-    not know which of the other targets were drawn. If people are very similar, the noise moves all
-    scores together: their order would separate members from others, although no single score does.
+    In two cases, `canary_scores` is used instead. First, if a cohort is drawn, the attacker does
+    not know which of the other targets were drawn. Second, if people are very similar, the noise
+    moves all scores together. Then the order of the scores would separate members from others,
+    although no single score does.
     """
     coins = targets.coins.astype(np.float64)
     total, shared = np.zeros(len(coins)), np.zeros((len(coins), len(coins)))
@@ -157,7 +162,7 @@ def _correlation(gram: F64) -> float:
 
 
 def contributions(played: ObservedRound, people: Clients) -> list[Contribution]:
-    """Return the bounded contribution that each person would send in a round if she were drawn."""
+    """Return the bounded contribution that each person would send in this round."""
     send = sender(played.phase, played.told, played.round_index, played.clip_norm, people)
     return [send(people.take(np.array([k]))) for k in range(len(people))]
 
@@ -165,9 +170,10 @@ def contributions(played: ObservedRound, people: Clients) -> list[Contribution]:
 def rest(played: ObservedRound, others: Federation) -> dict[str, Leaf]:
     """Return the published sum minus the contributions of others, if the attacker may know them.
 
-    Under Poisson sampling each person is drawn independently. So the guarantee also holds against
-    an attacker who knows which other people were drawn. In a cohort of fixed size it does not: who
-    knows all the others also knows whether the last person was drawn.
+    Under Poisson sampling, each person is drawn independently, so the guarantee also holds against
+    an attacker who knows which other people were drawn. For a cohort of fixed size it does not
+    hold: an attacker who knows all other people of the cohort also knows whether the last person
+    was drawn.
     """
     update = {name: np.asarray(leaf, np.float64) for name, leaf in played.published.update.items()}
     sampling = played.phase.release.sampling
@@ -181,9 +187,9 @@ def rest(played: ObservedRound, others: Federation) -> dict[str, Leaf]:
 def noises_of(
     left: Mapping[str, Leaf], update: Mapping[str, Leaf], promised: float
 ) -> dict[str, float]:
-    """Return the scale of the noise of each sum, estimated from the sum and robust to outliers.
+    """Return the scale of the noise on each sum, as a robust estimate from the sum.
 
-    Entries that were published as exactly 0 are left out: they have no noise.
+    Entries that were published as exactly 0 have no noise and are left out.
     """
     noises = {}
     for name, values in left.items():
@@ -201,13 +207,14 @@ def ratios(
     mean: float,
     variance: float,
 ) -> F64:
-    """Return log likelihood ratios of 1 against 0 for each coefficient, shape (m,).
+    """Return the log likelihood ratio of b_i = 1 against b_i = 0 for each person i, shape (m,).
 
-    The sums are Wᵀb + noise, with the contributions as rows of W, and b has independent entries of
-    this mean and variance v. With G = W Wᵀ and p = W sums, in units of noise, the vector
-    y = (I + vG)⁻¹ (p - G mean) has for each i the inner product of row i with the sums minus their
-    mean, weighted by the inverse covariance of the sums; g, the diagonal of (I + vG)⁻¹ G, has that
-    of row i with itself. Dividing by 1 - v g removes the variance of b_i from that covariance.
+    The sums are Wᵀb + noise, in units of the noise. The rows of W are the contributions. The
+    entries of b are independent and have the given mean and variance v. Let G = W Wᵀ and p = W
+    sums. The vector y = (I + vG)⁻¹ (p - G mean) has for each i the inner product of row i with the
+    sums minus their mean, weighted by the inverse covariance of the sums. The vector g, the
+    diagonal of (I + vG)⁻¹ G, has the inner product of row i with itself, with the same weights.
+    Division by 1 - v g removes the variance of b_i from that covariance.
     """
     gram, product = stack.gram(noises), stack.against(sums, noises)
     inverse = np.linalg.inv(np.eye(stack.size) + gram * variance)
@@ -219,10 +226,11 @@ def ratios(
 
 
 def rounds_alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
-    """Return the pairs of rounds with the same noise, those with the smallest difference first.
+    """Return the pairs of rounds with the same noise, beginning with the smallest difference.
 
-    The difference of two independent noises of scale 1 has scale √2, whatever else is in the sums.
-    If both are smaller, their difference is still larger than each of them.
+    The difference of two independent noises of scale 1 has scale √2. Other parts of the sums only
+    increase this scale. If both noises are smaller, their difference still has a larger scale than
+    each of them.
     """
     pairs = []
     for first, second in combinations(range(len(noises)), 2):
@@ -237,7 +245,7 @@ def rounds_alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
 def _ratios_of_difference(
     first: tuple[ObservedRound, F64], second: tuple[ObservedRound, F64], canaries: Clients
 ) -> F64:
-    """Return the ratios from the difference of two rounds, in which shared noise cancels."""
+    """Return the log likelihood ratios from the difference of two rounds with the same noise."""
     size = min(len(first[1]), len(second[1]))
     ours, theirs = (
         [
@@ -252,7 +260,7 @@ def _ratios_of_difference(
 
 
 def _scale(values: F64) -> float:
-    """Return the standard deviation of normal values, estimated from the median deviation."""
+    """Return the standard deviation of normal values, from the median absolute deviation."""
     return float(np.median(np.abs(values - np.median(values)))) / 0.6745
 
 
@@ -260,7 +268,8 @@ def _scale(values: F64) -> float:
 class Stack:
     """Contributions of m people, by the name of the sum they are added to.
 
-    `flat` (m, size of the sum) sparse; `outer` and `triangle` (m, n) dense.
+    `flat` has sparse matrices of shape (m, size of the sum). `outer` and `triangle` have dense
+    matrices of shape (m, n), with the vector of each person.
     """
 
     size: int
@@ -284,7 +293,7 @@ class Stack:
         return total
 
     def against(self, sums: Mapping[str, Leaf], noises: Mapping[str, float]) -> F64:
-        """Return the inner product of each contribution with these sums, shape (m,)."""
+        """Return the inner product of each contribution with the given sums, shape (m,)."""
         total = np.zeros(self.size)
         for name, rows in self.flat.items():
             total += rows @ np.ravel(np.asarray(sums[name], np.float64)) / noises[name] ** 2
@@ -298,7 +307,7 @@ class Stack:
         return total
 
     def silent(self, sums: Mapping[str, Leaf]) -> F64:
-        """Return for each person how many of the entries she changes are 0 in the sums, (m,)."""
+        """Return how many entries that each person changes are 0 in `sums`, shape (m,)."""
         total = np.zeros(self.size)
         for name, rows in self.flat.items():
             touched = rows.copy()
@@ -308,7 +317,7 @@ class Stack:
 
 
 def stacked(contributions: Sequence[Contribution]) -> Stack:
-    """Return the contributions, which all have the same names and shapes, as one stack."""
+    """Return the contributions as one `Stack`. All have the same names and shapes."""
     first = contributions[0]
     flat: dict[str, sp.csr_array] = {}
     for name in first.dense:

@@ -1,12 +1,12 @@
-"""The curious server: which items it reads off one contribution without noise.
+"""A curious server that reads a person's items from one contribution without noise.
 
-No guarantee covers this: a server without secure sums gets each device's contribution as it is.
-The figures say what trust in such a server means.
+The guarantee does not cover this attack. A server without secure sums gets the contribution of each
+device without noise. The results show how much such a server must be trusted.
 
-First what is asked and graded, then the readers, one for each kind of sum. A reader knows what the
-server knows: the recipe, what devices were told, and what one device adds to the sums. It never
-sees a person's data. Only non-zero rows count, and signs that a sum would lose are not used: a
-server that gets the sum of a cohort of one reads the same.
+A reader is a function that guesses items from one kind of sum. A reader knows what the server
+knows: the recipe, what was sent to devices, and the contribution of one device. It never sees a
+person's data. Only non-zero rows count. Signs that are lost in the sum are not used. So a server
+that gets the sum of a cohort of one person reads the same items.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,17 +36,19 @@ from privrec.seeds import rng
 from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
 LooksLiked = Callable[[F64], BoolArray]
-"""The updates of some item rows of one person, shape (k, d) -> which of them she seems to like."""
+"""A function from the updates of k item rows of one person, shape (k, d), to her likely likes,
+(k,)."""
 _GAP = 1.7
-"""Amounts this many times apart are of two kinds. A like weighs twice as much as a dislike, and an
-item both liked and disliked 1.5 times as much as a like."""
+"""Two amounts belong to different groups if their ratio is at least this number. A like has twice
+the weight of a dislike. An item both liked and disliked has 1.5 times the weight of a like."""
 _RIDGE = 0.01
 _ROUNDING = 1e-4
-"""Smaller parts of the largest number are rounding errors: some contributions have 32 bits."""
+"""Numbers below this share of the largest number count as rounding errors, because some
+contributions have 32-bit floats."""
 
 
 class Items(NamedTuple):
-    """Items that a person has, and those among them that she likes: read off, or true."""
+    """The items of a person and the items that she likes, either guessed or true."""
 
     items: IntArray
     likes: IntArray
@@ -54,21 +56,22 @@ class Items(NamedTuple):
 
 _NOTHING = Items(np.zeros(0, np.int64), np.zeros(0, np.int64))
 _MADE_UP = 24
-"""How many people the server invents to learn how likes look. Chosen by hand."""
+"""The number of people that the server invents to learn how likes look. Chosen by hand."""
 _FEWEST, _MOST = 5, 120
-"""How many items an invented person has; at most a quarter of the catalogue."""
+"""The smallest and largest number of items of an invented person; at most a quarter of the
+catalogue."""
 _LIKED = 2 / 3
-"""The share of likes among them."""
+"""The share of likes among the items of an invented person."""
 
 
 def read_off(
     prepared: Plan, params: Params | None = None, people: int = 200, seed: int = 0
 ) -> list[ServerView]:
-    """Return the server's view of each phase, on a sample of the phase's people.
+    """Return the server's guesses in each phase, for a sample of the phase's people.
 
-    The model is that of `params`, a finished run's, or else a fresh one. A phase of one round that
-    comes before another is then played with seeded noise, because the next one asks about its
-    result.
+    The model has the parameters `params` of a finished run. Without `params`, it is a fresh model.
+    Then a phase of one round before another phase is run with seeded noise, because the next phase
+    needs its result.
     """
     if people < 1:
         raise SettingsError(f"`people` must be >= 1; got {people}")
@@ -88,10 +91,10 @@ def read_off(
 def grade(
     phase: str, readings: Sequence[Items], truth: Sequence[Items], popular: IntArray
 ) -> ServerView:
-    """Return how good readings are, over all people together.
+    """Return the precision and recall of the guessed items, over all people together.
 
-    `popular` has the items, the most liked first: `guessing` is the precision of naming as many of
-    these instead of the likes that were read.
+    `popular` has all items, the most liked first. `guessing` is the precision of a guess that names
+    the most popular items, as many as there are guessed likes.
     """
     guesses = [popular[: len(reading.likes)] for reading in readings]
     return ServerView(
@@ -120,19 +123,19 @@ def _view(
         read(send(person), told, n_items, dislikes=dislikes, looks_liked=looks_liked)
         for person in everybody
     ]
-    # The truth is looked up only now, when everything has been read.
+    # The true items are looked up after all items have been guessed.
     truth = [items_of(person) for person in everybody]
     return grade(stage.name, readings, truth, _popular(federation, stage.population))
 
 
 def items_of(person: Clients) -> Items:
-    """Return the items that a person has and those that she likes."""
+    """Return the items of a person and the items that she likes."""
     owned, liked = person.item, person.item[person.liked]
     return Items(np.unique(owned).astype(np.int64), np.unique(liked).astype(np.int64))
 
 
 def _after(stage: Stage, state: ServerState, federation: Federation, seed: int) -> ServerState:
-    """Return the state after a phase of one round; any other stage is not played."""
+    """Return the state after a phase of one round; for any other stage, the unchanged state."""
     if not isinstance(stage, Phase) or stage.rounds > 1:
         return state
     around = Surroundings(
@@ -147,10 +150,11 @@ def _after(stage: Stage, state: ServerState, federation: Federation, seed: int) 
 def _learned(
     send: Callable[[Clients], Contribution], catalogue: Catalogue, draw: np.random.Generator
 ) -> LooksLiked:
-    """Return a reader of item rows. The server learns it from invented people.
+    """Return a reader of item rows that the server trains on invented people.
 
-    A device also moves the rows of items that its person never saw, drawn as negatives. The server
-    knows the program of the device, so it can see how likes differ from the others.
+    A device also changes the rows of negatives, which are items that its person never saw. The
+    server has the program of the device, so it can learn how the rows of likes differ from other
+    rows.
     """
     updates, liked = [], []
     for _ in range(_MADE_UP):
@@ -192,7 +196,6 @@ def _random_bags(catalogue: Catalogue, side: Side, rows: int, draw: np.random.Ge
 
 
 def _popular(federation: Federation, population: IntArray) -> IntArray:
-    """Return all items, those that most people like first."""
     counts = np.zeros(federation.n_items, np.int64)
     for part in chunks(population):
         people = federation.take(part)
@@ -211,7 +214,7 @@ def _share(named: Sequence[IntArray], true: Sequence[IntArray]) -> Share:
 def read(
     sent: Contribution, told: Told, n_items: int, *, dislikes: bool, looks_liked: LooksLiked
 ) -> Items:
-    """Return the items that a contribution names; `dislikes` tells whether rows have them too."""
+    """Return the items in a contribution; `dislikes` tells whether it may contain dislikes."""
     readings = [
         _of_basis(rows, told, n_items, dislikes=dislikes)
         if name == BASIS
@@ -232,7 +235,7 @@ def read(
 
 
 def upper_kind(amounts: F64) -> BoolArray:
-    """Return which amounts lie above the widest gap; all, if no gap is wide."""
+    """Return which amounts lie above the widest gap. If no gap is wide, return all."""
     if not len(amounts):
         return np.zeros(0, np.bool_)
     ordered = np.sort(np.maximum(amounts, 1e-300))
@@ -245,8 +248,8 @@ def upper_kind(amounts: F64) -> BoolArray:
 def trained_reader(updates: Sequence[F64], liked: Sequence[BoolArray]) -> LooksLiked:
     """Return a linear reader of item rows, fitted to people whose likes are known.
 
-    Each person's rows are divided by their usual size, because a bound may have shortened them.
-    The threshold is that with the best F1 on these people: 2 right / (named + liked).
+    Each person's rows are divided by their root mean square, because a bound may have shortened
+    them. The threshold has the best F1 on these people: 2 · correct / (guessed + liked).
     """
     rows = np.concatenate([_with_one(_usual_size(one)) for one in updates])
     ridge = np.full(rows.shape[1], _RIDGE * len(rows))
@@ -263,7 +266,6 @@ def trained_reader(updates: Sequence[F64], liked: Sequence[BoolArray]) -> LooksL
 def _of_rows(
     name: str, rows: TouchedRows, told: Told, n_items: int, *, looks_liked: LooksLiked
 ) -> Items:
-    """Return the items whose rows of a table change."""
     table = _doubles(rows.values)
     table = table[:, None] if table.ndim == 1 else table
     there = table.any(1)
@@ -283,10 +285,10 @@ def _of_rows(
 
 
 def _of_basis(rows: TouchedRows, told: Told, n_items: int, *, dislikes: bool) -> Items:
-    """Return the items whose rows of a basis change: a round of a subspace iteration.
+    """Return the items whose rows of a basis change, in a round of a subspace iteration.
 
-    Without noise the columns of likes come first and then those of dislikes. With noise each item
-    has one column, and a dislike has a smaller weight in it.
+    Without noise, the rows of likes come first and then the rows of dislikes. With noise, each item
+    has one row, and a dislike has a smaller weight than a like.
     """
     amounts = np.linalg.norm(_doubles(rows.values), axis=1)
     ids, amounts = np.asarray(rows.ids, np.int64)[amounts > 0], amounts[amounts > 0]
@@ -298,11 +300,12 @@ def _of_basis(rows: TouchedRows, told: Told, n_items: int, *, dislikes: bool) ->
 
 
 def _of_taste(taste: F64, told: Told) -> Items:
-    """Return the items of a taste: a row without its component along popularity.
+    """Return the items of a taste vector: a person's row without its component along popularity.
 
-    All items that she does not have are the same multiple of `common`, the least one, so that can
-    be added again. The sum has lost the sign of a taste: the least one is that which occurs more
-    often.
+    For all items that the person does not have, the entry is the same multiple of `common`. This
+    multiple is the smallest one, so the component can be added again. The sum loses the sign of the
+    vector, so the smallest multiple becomes the largest one if the sign is wrong. Of these two, the
+    multiple that occurs more often is used.
     """
     kept, power, common = (np.asarray(told[name]) for name in ("kept", "power", "common"))
     ratio = taste / common
@@ -315,10 +318,11 @@ def _of_taste(taste: F64, told: Told) -> Items:
 
 
 def _of_projection(inside: F64, told: Told) -> Items:
-    """Return the items of a row of which only its place in a basis is sent.
+    """Return the items of a person's row of which only the coordinates in a basis are sent.
 
-    A row has no negative entries, and few that are not 0: least squares without negative ones finds
-    them where there are about as many directions as items. The sum has lost the sign.
+    A row has no negative entries, and few entries that are not 0. So non-negative least squares
+    finds these entries if there are about as many directions as items. The sum loses the sign, so
+    both signs are tried.
     """
     kept, project = np.asarray(told["kept"], np.int64), _doubles(told["project"])
     fits = [nnls(project.T, sign * inside, maxiter=_MOST_STEPS * len(kept)) for sign in (1, -1)]
@@ -328,14 +332,14 @@ def _of_projection(inside: F64, told: Told) -> Items:
 
 
 _MOST_STEPS = 30
-"""Steps of least squares for each item at most."""
+"""The largest number of least-squares steps per item."""
 
 
 def _of_slopes(slopes: F64, vectors: F64) -> Items:
-    """Return the items in the slope of a factorisation: e_i x for each item i, with one x.
+    """Return the items in a gradient of matrix factorisation: row i is e_i x, with the same x.
 
-    For an item that she does not have, e_i = -xᵀy_i, and y_i is known: all such items have the
-    same ratio of the two, so it is where ratios are densest.
+    If the person does not have item i, then e_i = -xᵀy_i, where y_i is known. So the ratio of the
+    two is the same for all such items. This ratio lies where the ratios are densest.
     """
     if not slopes.any():
         return _NOTHING
@@ -347,7 +351,7 @@ def _of_slopes(slopes: F64, vectors: F64) -> Items:
 
 
 def _densest(numbers: F64) -> float:
-    """Return the middle of the narrowest range that has a tenth of the numbers."""
+    """Return the middle of the narrowest interval that contains a tenth of the numbers."""
     ordered, tenth = np.sort(numbers), max(len(numbers) // 10, 1)
     begin = int((ordered[tenth:] - ordered[:-tenth]).argmin()) if len(numbers) > 1 else 0
     return float(ordered[begin + tenth // 2])

@@ -1,9 +1,9 @@
-"""A training that an attacker observes, with people who take part by the toss of a coin.
+"""A training that an attacker observes. A coin toss decides for some people whether they take part.
 
-An audit makes up these people, its canaries. To the training they are people like any other: they
-have lines on their devices. The training is the one of `privrec train`, on the disk, with its
-ledger. What each round tells, who was drawn and what is published is noted; the run folder is
-removed.
+An audit invents these people and calls them canaries. The training treats canaries like all other
+people. The training is that of `privrec train`, with a run folder and a ledger. For each round the
+program records what is sent to devices, who is drawn, and what is published. The run folder is
+deleted at the end.
 """
 
 import hashlib
@@ -41,23 +41,24 @@ EVERYBODY_TRAINS: Mapping[str, Any] = {
     "validation_share": 0.0,
     "protocol": "halves",
 }
-"""Settings under which nobody is held out."""
+"""Settings under which no person is held out for tests."""
 _LINES = 40
-"""How many lines a canary has at most. Chosen by hand; not tuned."""
+"""The largest number of lines (interactions) of a canary. Chosen by hand; not tuned."""
 _RARE = 2
-"""How many of them are among the least popular items: few others touch what these touch."""
+"""The number of these lines that are about rare items, which few other people have."""
 _PAIR_BYTES = 40
-"""An audit keeps about five numbers for each pair of canaries."""
+"""The memory of an audit for each pair of canaries: about five numbers."""
 _FIRST_ID = 2**40
-"""Ids of canaries begin here, above those of any data set."""
+"""The first id of a canary, above the ids of any data set."""
 _MOST_ITEMS = 5000
-"""So many items has a person who likes all. Chosen by hand: more would take long in a network."""
+"""The number of items of the person who likes all items. Chosen by hand; with more items, a network
+would be slow."""
 _HUGE = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Canaries:
-    """The canaries' data, and for each whether she takes part: `coins` are independent and fair."""
+    """The canaries' data. `coins` are independent, fair, and true for those who take part."""
 
     people: Clients
     coins: BoolArray
@@ -65,12 +66,12 @@ class Canaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ObservedRound:
-    """One round: what devices were told, the bound on what each sends, and the published sum.
+    """One round: what was sent to devices, the bound on each contribution, and the published sum.
 
-    `people` are the positions of those who were drawn, and `noise` is the published sum minus the
-    true one: no attacker has that. `clip_norm` is the bound that the noise is made for, `kept_norm`
-    the one that devices were asked to keep to, and `count_noise` the noise on the count of adaptive
-    clipping, if there is one.
+    `people` are the positions of the people drawn. `noise` is the published sum minus the true sum,
+    which no attacker knows. `clip_norm` is the bound that the noise is made for. `kept_norm` is the
+    bound that devices were given. `count_noise` is the noise on the count of adaptive clipping, or
+    None.
     """
 
     phase: Phase
@@ -85,7 +86,7 @@ class ObservedRound:
 
     @property
     def name(self) -> str:
-        """The round as findings name it."""
+        """The name of the round in findings."""
         return f"round {self.round_index} ({self.phase.name})"
 
     @property
@@ -95,18 +96,18 @@ class ObservedRound:
 
     @property
     def is_laplace(self) -> bool:
-        """Whether the noise is Laplace's; else it is Gaussian."""
+        """Whether the noise is Laplace noise; otherwise it is Gaussian."""
         return self.phase.release.mechanism == "laplace"
 
     @property
     def noise_scale(self) -> float:
-        """The scale that the noise is said to have."""
+        """The scale of the noise according to the phase's settings."""
         return self.phase.aggregator.noise_scale(self.clip_norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """A finished training: all its rounds, its ledger as it was on the disk, and its model."""
+    """A finished training: rounds, the ledger as written to the run folder, and parameters."""
 
     task: Task[RunSettings]
     rounds: list[ObservedRound]
@@ -123,7 +124,7 @@ def run_trial(
     settings: Mapping[str, Any],
     on_progress: OnProgress | None = None,
 ) -> Trial:
-    """Return a training of the others, and of the canaries whose coin shows heads."""
+    """Train on the others and on the canaries whose coin is true; return what was observed."""
     law: Law = getattr(configure(recipe, others.name, settings), "sampling", "fixed")
     rounds: list[ObservedRound] = []
     with tempfile.TemporaryDirectory(prefix="privrec-trial-") as folder:
@@ -142,7 +143,7 @@ def run_trial(
 
 
 def by_phase(rounds: Sequence[ObservedRound]) -> dict[str, list[ObservedRound]]:
-    """Return the rounds by the name of their phase."""
+    """Group the rounds by the name of their phase."""
     phases: dict[str, list[ObservedRound]] = defaultdict(list)
     for each in rounds:
         phases[each.phase.name].append(each)
@@ -157,9 +158,9 @@ def flattened(sums: Mapping[str, Leaf]) -> F64:
 def sender(
     phase: Phase, told: Told, round_index: int, clip_norm: float, example: Clients
 ) -> Callable[[Clients], Contribution]:
-    """Return what makes one person's contribution and bounds it, as a round does.
+    """Return a function that computes and bounds one person's contribution, as in a round.
 
-    `example` are any people of the same data.
+    `example` are any people of the same data set.
     """
     blank = example.take(np.zeros(1, np.int64))
     blank = blank.keep(np.zeros(len(blank.item), np.bool_))
@@ -178,7 +179,7 @@ def sender(
 
 
 def _observed(rounds: list[ObservedRound], plan: Plan) -> Plan:
-    """Return the plan with stages that note each round; nothing else about them changes."""
+    """Return the same plan with stages that record each round."""
     return replace(plan, stages=cache(partial(_observed_stages, rounds, plan)))
 
 
@@ -191,7 +192,7 @@ def _observed_stages(rounds: list[ObservedRound], plan: Plan) -> tuple[Stage, ..
 
 @dataclass(slots=True, eq=False)
 class _ObservedPhase:
-    """A phase whose three steps note what they are given: telling, adding up, absorbing."""
+    """A phase that records what is sent to devices, the sum, and what is published."""
 
     phase: Phase
     rounds: list[ObservedRound]
@@ -250,8 +251,8 @@ def _noise(published: Published, total: CohortTotal) -> dict[str, Leaf]:
 def make_canaries(federation: Federation, count: int, *, seed: int) -> Canaries:
     """Return `count` canaries for a data set.
 
-    Each likes random items, a few of them rare. Features, values and contexts are those of real
-    people and lines, drawn at random, so that the training accepts them.
+    Each canary likes random items, and a few of them are rare. Features, values and contexts are
+    copied from random real people and lines, so that the training accepts them.
     """
     if count < 20:
         raise SettingsError(f"`canaries` must be >= 20; got {count}")
@@ -284,11 +285,11 @@ def make_canaries(federation: Federation, count: int, *, seed: int) -> Canaries:
 
 
 def _items(federation: Federation, count: int, lines: int, draw: np.random.Generator) -> IntArray:
-    """Return each canary's items, shape (count, lines); the first ones of each are rare."""
+    """Return each canary's items, shape (count, lines), with the rare items first."""
     n = federation.n_items
     sample = federation.take(np.unique(draw.integers(federation.n_clients, size=2000)))
     often = np.bincount(sample.item, minlength=n)
-    # Equally rare ones in random order.
+    # Equally rare items are in random order.
     rare = np.lexsort((draw.random(n), often))[: max(n // 4, lines)]
     few = min(_RARE, lines - 1)
     items = np.empty((count, lines), np.int64)
@@ -300,10 +301,10 @@ def _items(federation: Federation, count: int, lines: int, draw: np.random.Gener
 
 
 def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
-    """Return people of a kind that a bound may be wrong for, by what they are.
+    """Return people with unusual data, for whom a bound may fail, by a description.
 
-    Their features and contexts are those of `person`. `items` are all items of the catalogue; one
-    who has few of them has the first ones.
+    Their features and contexts are those of `person`. `items` are all items of the catalogue. A
+    person with few items has the first of them.
     """
     made = partial(_with_lines, person)
     lines = np.arange(len(person.item))
@@ -333,7 +334,7 @@ def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
 def _with_lines(
     person: Clients, lines: IntArray, items: IntArray, liked: BoolArray | bool = True
 ) -> Clients:
-    """Return the person with some of her lines, about these items."""
+    """Return the person with only these of her lines, and with these items on them."""
     return replace(
         person,
         offsets=np.array([0, len(lines)]),
@@ -352,10 +353,11 @@ def _huge(bags: Bags) -> Bags:
 
 
 def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Federation:
-    """Return the data set with the canaries whose coin shows heads, after everybody else.
+    """Return the data set with the canaries whose coin is true, after all other people.
 
-    The guarantee for cohorts of a fixed size replaces a person by another one. So there the other
-    canaries are people without data; under Poisson sampling they are not there.
+    The guarantee for cohorts of a fixed size is about replacing one person by another. So with a
+    fixed size, the other canaries are people without data. Under Poisson sampling, they are left
+    out.
     """
     people, n = canaries.people, federation.n_clients
     if law == "fixed":
@@ -380,11 +382,11 @@ def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Feder
 
 
 def _take_from_both(federation: Federation, present: Clients, positions: IntArray) -> Clients:
-    """Return people of both; positions of the canaries follow those of everybody else."""
+    """Return people at these positions; the canaries follow the people of the data set."""
     n = federation.n_clients
     made_up = positions >= n
     if not made_up.any():
         return federation.take(positions)
     both = joined([federation.take(positions[~made_up]), present.take(positions[made_up] - n)])
-    # Back to the order that was asked for.
+    # Restore the order of `positions`.
     return both.take(np.argsort(np.argsort(made_up, kind="stable")))

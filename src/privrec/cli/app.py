@@ -1,4 +1,4 @@
-"""The `privrec` command. Each command imports what it needs, so `--help` does not import JAX."""
+"""The `privrec` command. Commands import only what they need: `--help` does not import JAX."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -71,7 +71,7 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     ),
     audit: ("privrec audit dp-privrec-plus --epsilon 4", "privrec audit runs/first"),
 }
-"""The commands, in the order of --help, with their examples."""
+"""The commands in the order of `--help`, with their examples."""
 for _command, _lines in _COMMANDS.items():
     app.command(epilog=examples(*_lines))(_command)
 for _group, _name in ((data_app, "data"), (privacy_app, "privacy"), (federate_app, "federate")):

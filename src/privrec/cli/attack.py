@@ -1,4 +1,4 @@
-"""`privrec attack` (membership inference, of a whole person) and `privrec audit` (canaries)."""
+"""`privrec attack` (membership inference for a whole person) and `privrec audit` (canaries)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -84,10 +84,10 @@ def attack(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Try to tell from a model who took part in its training.
+    """Try to find out from a model who took part in its training.
 
     Trains models on random parts of the people and attacks them. These models are experiments:
-    their noise is seeded and protects nobody. What is in the folder is not trained again.
+    their noise is seeded and protects nobody. Models that are in the folder are not trained again.
     """
     with plain_errors(EXPERIMENTS_KEPT):
         from privrec.attacks.membership import Options, play_attack
@@ -120,7 +120,7 @@ def _jobs(
     out: Path | None,
     seed: int,
 ) -> Iterator[Job]:
-    """Yield one job for each run (its settings, changed by --set) or for each recipe."""
+    """Yield one job for each run (its settings, changed by `--set`) or for each recipe."""
     from privrec.algorithms.recipes import settings_of
     from privrec.attacks.membership import OURS
     from privrec.errors import SettingsError
@@ -155,10 +155,10 @@ def _usual_folder(data: str) -> Path:
 
 
 def _prepare(jobs: Iterator[Job], options: "Options") -> dict[Path, "Prepared"]:
-    """Return the attacks by the file of their result.
+    """Return the attacks by the path of their result.
 
-    All are prepared before any is played: what is wrong with the last is said at once, and so is a
-    file of an earlier attack that cannot be read.
+    All attacks are prepared before the first one runs. So an error in any attack, or an unreadable
+    result of an earlier attack, is found at once.
     """
     from privrec.attacks.membership import prepare_attack
     from privrec.data.sources import load
@@ -174,7 +174,7 @@ def _prepare(jobs: Iterator[Job], options: "Options") -> dict[Path, "Prepared"]:
 
 
 def _with_earlier(before: "Attack | None", result: "Attack") -> "Attack":
-    """Return the result with the kinds of an earlier attack of the same."""
+    """Return the result, with other kinds of attack from an earlier result of equal settings."""
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")
     if before is None or any(getattr(before, key) != getattr(result, key) for key in same):
         return result
@@ -237,9 +237,10 @@ def audit(
 ) -> None:
     """Audit a recipe: is its ledger's epsilon at least what an attacker can prove?
 
-    Made-up people take part in a real training or not, each by a coin. An attacker who sees all
-    that is published guesses the coins. How well that goes is a lower bound on epsilon. If it is
-    above the ledger's, the exit code is 3. The trained model is thrown away; do not release it.
+    Made-up people (canaries) take part in a real training, each with probability 1/2. An attacker
+    who sees everything that is published guesses who took part. The guesses give a lower bound on
+    epsilon. If it is above the ledger's epsilon, the exit code is 3. The model is not kept; do not
+    release it.
     """
     with plain_errors():
         from privrec.attacks.audit import audit as run_audit
@@ -273,7 +274,7 @@ def audit(
 def _asked(
     recipe: str, data: str | None, epsilon: float | None, pairs: list[str] | None
 ) -> tuple[Path | None, str, dict[str, Any]]:
-    """Return where to write (None: nowhere), the recipe and the settings, the data among them."""
+    """Return the path of the result (None: no file), the recipe, and the settings with the data."""
     from privrec.algorithms.recipes import recipe_named, settings_of
     from privrec.attacks.trial import EVERYBODY_TRAINS
     from privrec.errors import SettingsError

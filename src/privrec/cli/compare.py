@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from privrec.runs.frontier import Frontier
 
 _KS = (10, 20)
-"""All four would make the table too wide for a terminal."""
+"""The k of Hits@k in the table. All four k would make it too wide for a terminal."""
 
 
 RunsArgument = Annotated[
@@ -91,7 +91,7 @@ def _print_tables(compared: "Comparison") -> None:
 
     for title, lines in compared.tables.items():
         head, cells = columns(_KS), [line.cells(_KS) for line in lines]
-        # What nobody has is left out. What a run promises is always there.
+        # Leave out empty columns, but always show the privacy guarantee.
         shown = [
             n for n, name in enumerate(head) if name == "privacy" or any(row[n] for row in cells)
         ]
@@ -139,8 +139,9 @@ def frontier(
 ) -> None:
     """Train dp-privrec-plus at each epsilon, test it, and draw Hits@20 against epsilon.
 
-    This is an experiment: its noise is seeded, so that it can be repeated, and protects nobody.
-    Runs that are already in the folder are not trained again. Writes frontier.html, .svg, .json.
+    The runs are experiments: their noise is seeded, so that it can be repeated, and protects
+    nobody. Runs that are already in the folder are not trained again. Writes frontier.html, .svg,
+    .json.
     """
     with plain_errors(EXPERIMENTS_KEPT):
         from privrec.runs.frontier import find_frontier

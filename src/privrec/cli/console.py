@@ -1,4 +1,4 @@
-"""What the commands share: tables, the progress bar, JSON, and errors as one line."""
+"""Functions that all commands share: tables, the progress bar, JSON, and errors in one line."""
 
 import contextlib
 import json
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 EXIT_WRONG_INPUT = 2
 EXIT_STOPPED = 130
-"""What shells give a command that Ctrl-C has ended."""
+"""The exit code of a command that Ctrl-C has ended, as shells expect it."""
 NOTHING_KEPT = "stopped; nothing is kept, and the same command begins anew"
 EXPERIMENTS_KEPT = "stopped; what is trained is kept, and the same command goes on from there"
-"""What a command says that trains several runs in a folder."""
+"""The message of a stopped command that trains several runs in a folder."""
 
 
 class _Console(Console):
-    """A console that leaves it to `plain_errors` what happens if nobody reads any more."""
+    """A console that raises `BrokenPipeError` if stdout is closed; `plain_errors` handles it."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 _WIDE = 200
-"""The width where the output is no terminal: wide enough to have a row of a table on one line."""
+"""The width if the output is not a terminal: one row of a table fits on one line."""
 _NO_EDGE = {"show_edge": False, "pad_edge": False}
 _NARROW = 16
-"""A column of text that is longer may be folded down to so many places. Chosen by hand."""
+"""A column of longer text may be narrowed to this many characters. Chosen by hand."""
 
 
 def print_json(document: Any) -> None:
@@ -55,21 +55,22 @@ def print_json(document: Any) -> None:
 
 
 def screen_width() -> int:
-    """Return how many places a line has: $COLUMNS, the terminal's, or many where there is none."""
+    """Return the characters per line: $COLUMNS, the terminal's width, or `_WIDE` without either."""
     return shutil.get_terminal_size(fallback=(_WIDE, 24)).columns
 
 
 def _show(shown: Any, **how: Any) -> None:
-    """Print to what is stdout now, in as many places as a line has."""
-    # With a height: rich takes 80 places on a dumb terminal unless both are given.
+    """Print to the current stdout, with the width of a line."""
+    # Give the height too: otherwise rich uses a width of 80 on a dumb terminal.
     _Console(width=screen_width(), height=24).print(shown, **how)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; columns of numbers are aligned right.
 
-    Nothing is cut: columns of text are wrapped. A table that is too wide loses its frame; where
-    its figures still do not fit beside each other, a row becomes a block of lines.
+    No text is cut: columns of text are wrapped. A table that is too wide is printed without its
+    frame. If the numbers still do not fit beside each other, each row is printed as a block of
+    lines.
     """
     width = screen_width()
     cells = [[safe_text(row[k]) for row in (columns, *rows)] for k in range(len(columns))]
@@ -83,12 +84,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     wanted = [max(least[k], *map(cell_len, column)) for k, column in enumerate(cells)]
     _show(_safe(title), style="italic")
     frame: Any = {} if framed else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), **_NO_EDGE}
-    # `Text`, because rich reads square brackets in a plain string as markup.
+    # `_safe` returns `Text`, because rich reads square brackets in a plain string as markup.
     table = Table(**frame)
     for place, places in enumerate(_shrunk(wanted, least, room)):
         figures = place > 0 and any(map(_is_figure, cells[place][1:]))
         justify: Any = "right" if figures else "left"
-        # The width is given: rich would narrow columns below the least that they need.
+        # Give the width, because rich would make columns narrower than their least width.
         table.add_column(_safe(columns[place]), justify=justify, width=places, overflow="fold")
     for row in rows:
         table.add_row(*map(_safe, row))
@@ -107,10 +108,10 @@ _COLOURS = {"none": "red", "weak": "yellow", "moderate": "blue", "strong": "gree
 
 
 def print_privacy(privacy: "Privacy | PrivacyReport", in_full: str) -> None:
-    """Print what is promised in short.
+    """Print a short form of the privacy guarantee.
 
-    In a terminal it is a box in the colour of its strength; the word is always there. `in_full`
-    says where the whole statement is.
+    In a terminal it is in a box, whose colour is the strength of the guarantee. The strength is
+    always printed as a word too. `in_full` says where the whole statement is.
     """
     from privrec.privacy.statement import SCALE, headline
 
@@ -142,9 +143,9 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 def plain_errors(stopped: Callable[[], str] | str = NOTHING_KEPT) -> Iterator[None]:
     """Turn errors that the user can correct into one line on stderr and exit code 2.
 
-    A warning about privacy is also one line on stderr. Ctrl-C ends the command with `stopped`, or
-    what it returns: what is kept, and how to go on. Nothing is said if nobody reads stdout any
-    more: whoever closed it has what was wanted.
+    A warning about privacy is also one line on stderr. Ctrl-C ends the command with the message
+    `stopped` (or its result if it is a function): what is kept, and how to continue. If stdout is
+    closed, the command ends without an error: the reader of its output needs no more.
     """
     try:
         with warnings.catch_warnings():
@@ -166,7 +167,7 @@ def plain_errors(stopped: Callable[[], str] | str = NOTHING_KEPT) -> Iterator[No
 
 
 def file_name(data: str) -> str:
-    """Return the name of a data set as a part of a file's name."""
+    """Return the name of a data set in a form that is safe in a file name."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data).name)
 
 
@@ -176,15 +177,15 @@ def _safe(text: str) -> Text:
 
 
 def _is_figure(text: str) -> bool:
-    """Return whether a cell is a number, perhaps with its sign, and with what follows ± it."""
+    """Return whether a cell is a number, perhaps with a sign, and perhaps with ± and a number."""
     digits = text.removesuffix(" %").lstrip("+-").replace(" ± ", "")
     return digits.replace(",", "").replace(".", "").isdecimal()
 
 
 def _least_width(name: str, cells: Sequence[str]) -> int:
-    """Return the least width of a column: its name and figures are never folded, long words may be.
+    """Return the least width of a column. Its numbers and the words of its name are never split.
 
-    A name is folded between its words alone.
+    Words of text that are longer than `_NARROW` may be split.
     """
     whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
     whole += [cell_len(word) for word in name.split()]
@@ -193,7 +194,7 @@ def _least_width(name: str, cells: Sequence[str]) -> int:
 
 
 def _shrunk(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return widths that fit into `room`: what is too much is taken where most can be spared.
+    """Return widths with a sum of at most `room`: the column with most spare width shrinks first.
 
     >>> _shrunk([30, 5, 12], [16, 5, 9], 35)
     [18, 5, 12]
@@ -220,7 +221,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _close_stdout() -> None:
-    """Forget what could not be written: Python would try it again, and complain, at its end."""
+    """Discard unwritten output; otherwise Python would report an error at its exit."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         return

@@ -64,7 +64,7 @@ FormatOption = Annotated[
 
 @data_app.command("list", epilog=examples("privrec data list"))
 def list_data(json_: JsonOption = False) -> None:
-    """List the built-in data sets and whether their files are here."""
+    """List the built-in data sets and whether their files are on this machine."""
     with plain_errors():
         from privrec.data.sources import BUILT_IN, is_here
 
@@ -84,7 +84,7 @@ def describe(
     ],
     json_: JsonOption = False,
 ) -> None:
-    """Say what is in a data set: people, items, likes, features."""
+    """Describe a data set: people, items, likes, features."""
     with plain_errors():
         from privrec.data.sources import describe_data
 
@@ -111,7 +111,7 @@ def fetch(
     ],
     json_: JsonOption = False,
 ) -> None:
-    """Download a published data set and check its sums, unless its files are here."""
+    """Download a published data set and verify its checksums, if files are missing."""
     with plain_errors():
         from privrec.data.published import fetch as fetch_data
         from privrec.data.published import files_here
@@ -158,7 +158,7 @@ def import_data(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Turn your own files into a data folder, and say what became of each column."""
+    """Turn your own files into a data folder, and report how each column is used."""
     with plain_errors():
         from privrec.data.importing import import_files, write_import
         from privrec.data.sources import own_name

@@ -1,4 +1,4 @@
-"""Where the `privrec` script begins. It imports little: Ctrl-C is one line from the start on."""
+"""The start of the `privrec` script. It imports little, so an early Ctrl-C prints only one line."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from types import FrameType
 
 _STOPPED = 130
 _AGAIN = 0.05
-"""Seconds after which a dropped Ctrl-C comes again, until it is raised: a signal just before a wait
-does not end the wait. Chosen by hand."""
+"""Seconds after which a lost Ctrl-C is raised again. This repeats until it takes effect, because a
+signal just before a wait does not end the wait. Chosen by hand."""
 _IMPORT = "<frozen importlib._bootstrap>"
-"""Where Python's own code lies that imports modules."""
+"""The file name of Python's own code that imports modules."""
 _PATIENCE = 1.0
-"""Seconds after which a command that still computes says so. Chosen by hand."""
+"""Seconds after Ctrl-C until a command that still computes says so. Chosen by hand."""
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
 
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
-                # A terminal of another encoding gets a question mark and not a traceback.
+                # If the terminal cannot show a character, print a question mark instead of failing.
                 stream.reconfigure(errors="replace")
         app()
     except KeyboardInterrupt:
@@ -34,15 +34,15 @@ def main() -> None:
 
 
 def handle_interrupts() -> None:
-    """From now on no Ctrl-C is lost, and a second one ends this process at once.
+    """Make sure that no Ctrl-C is lost and that a second Ctrl-C ends the process at once.
 
-    Python handles a signal only between two steps of its own, and a sum or a compilation can take
-    minutes. So a thread is told of each signal by the system, through a pipe.
+    Python handles a signal only between two of its own instructions, but a JAX computation or
+    compilation can take minutes. So the system reports each signal to a thread through a pipe.
 
-    Python drops what is raised while it collects garbage or calls `__del__`, and JAX has it call a
-    function at each collection: the command would go on as if nothing had happened. Raised in an
-    import, Ctrl-C can end the process: compiled parts of JAX do not expect it. In both places it
-    comes again, a moment later.
+    Python drops exceptions that are raised during garbage collection or in `__del__`, and JAX adds
+    a function to each garbage collection. A Ctrl-C at that moment would have no effect. During an
+    import, Ctrl-C can crash the process, because compiled parts of JAX do not expect an exception.
+    In both cases Ctrl-C is raised again a moment later.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -74,7 +74,7 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 def _count_interrupts(pipe: int) -> None:
     count = 0
     while numbers := os.read(pipe, 64):
-        new = numbers.count(signal.SIGINT)  # The pipe has other signals, too.
+        new = numbers.count(signal.SIGINT)  # The pipe also carries other signals.
         count += new
         if count >= 2:
             _say("privrec: ended\n")

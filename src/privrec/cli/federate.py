@@ -1,4 +1,4 @@
-"""`privrec federate`: the same training over a real network, over HTTPS."""
+"""`privrec federate`: training over a real network, with HTTPS."""
 
 import json
 import logging
@@ -121,7 +121,7 @@ def enrol(
         bool, typer.Option("--renew", help="Give a node another key; its people stay enrolled.")
     ] = False,
 ) -> None:
-    """Make a node's keys and keep its people; writes enrolment.json for the server."""
+    """Make a node's keys and store its people; writes enrolment.json for the server."""
     with plain_errors():
         if renew:
             if data is not None or name is not None or hold_out:
@@ -150,7 +150,7 @@ def _renew_key(folder: Path) -> None:
     from privrec.protocol.enrolment import NodeFolder, renew_key
     from privrec.transport.run_node import locked
 
-    # A program that serves the node would be refused as soon as its line breaks.
+    # The server would refuse a running node with the old key at its next connection.
     with locked(folder):
         made = renew_key(folder)
     print_line(f"{folder} has a new key, and the old one is gone")
@@ -201,7 +201,7 @@ def server(
     ] = None,
     json_log: JsonLogOption = False,
 ) -> None:
-    """Found a federation from enrolments at the first start; train; go on after a stop.
+    """Create a federation from enrolments at the first start; train; continue after a stop.
 
     --set also takes the terms of a federation, such as missing=0.2 (docs/federation.md).
     """
@@ -227,7 +227,7 @@ def server(
 
 
 def _follow(folder: Path, follows: Path | None, enrolments: list[Path], retired: list[str]) -> None:
-    """Write the folder of the training that follows another one."""
+    """Write the folder of a new training that follows the training in `follows`."""
     from privrec.protocol.enrolment import changed_federation
 
     if follows is None:
@@ -246,7 +246,7 @@ def _found(
     hosts: list[str],
     renew: bool,
 ) -> None:
-    """Write the folder of a new federation, if there is none; or a new certificate for it."""
+    """Write the folder of a new federation if there is none, or a new certificate for it."""
     from privrec.protocol.certificates import renew as renew_certificate
     from privrec.protocol.enrolment import ServerFolder, found_federation
 
@@ -263,7 +263,7 @@ def _found(
 
 
 def _show_server(folder: Path) -> None:
-    """Print the terms of a server, and what its nodes get."""
+    """Print the terms of a server, and the files that its nodes get."""
     from privrec.protocol.enrolment import read_server
 
     place, terms, _ = read_server(folder)
@@ -332,7 +332,7 @@ def on_held_out(
 
 @federate_app.command(epilog=examples("privrec federate status host"))
 def status(folder: ServerArgument, json_: JsonOption = False) -> None:
-    """Show what a server's federation is doing, who is missing, and whether it runs."""
+    """Show the state of a federation, which nodes are missing, and if its server runs."""
     with plain_errors():
         from privrec.protocol.certificates import days_left, key_hash
         from privrec.protocol.enrolment import is_running, read_server
@@ -373,7 +373,7 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
 
 
 def _log_to_terminal(*, json_: bool) -> None:
-    """Show what a server or node does, and nothing of the libraries below it."""
+    """Show the messages of a server or node, without those of the libraries that it uses."""
     log = logging.getLogger("privrec")
     log.setLevel(logging.INFO)
     handler = logging.StreamHandler(sys.stderr)
@@ -386,7 +386,7 @@ class _JsonLines(logging.Formatter):
     """A line of JSON for each event: its time in seconds since 1970, level, party and text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line of an event."""
         parts = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
@@ -401,11 +401,11 @@ def _print_state(state: str) -> None:
 
 
 _SOON = 30
-"""Days before the end of a certificate from which on it is said."""
+"""A reminder is printed if the certificate ends in fewer days than this."""
 
 
 def _show_days_left(folder: Path) -> None:
-    """Print that the server's certificate ends soon, if it does."""
+    """Print a reminder if the server's certificate ends soon."""
     from privrec.protocol.certificates import RENEW, days_left
 
     days = days_left(folder / "server.pem")
@@ -417,7 +417,7 @@ def _show_days_left(folder: Path) -> None:
 
 
 def _settled(folder: Path, enrolments: list[Path]) -> str:
-    """Return why a federation takes no other settings, and how a node is added."""
+    """Return why a federation accepts no other settings, and how to add a node."""
     if not enrolments:
         return f"{folder} has its terms already; start it without settings"
     words = ["privrec", "federate", "server", f"{folder}-2", "--follows", str(folder)]
@@ -435,7 +435,7 @@ def _go_on(folder: Path) -> str:
 
 
 def _terms_line(terms: "Terms") -> str:
-    """Return the terms in one line."""
+    """Return a summary of the terms in one line."""
     sums = "secure sums" if terms.secure_sum else "plain sums"
     noise = ""
     if terms.settings.budget.mechanism != "none":
@@ -447,7 +447,7 @@ def _terms_line(terms: "Terms") -> str:
 
 
 def _key_text(public_key: str) -> str:
-    """Return the hash of a node's key as people compare it."""
+    """Return the hash of a node's key in the form that people compare."""
     from privrec.protocol.certificates import key_hash
     from privrec.protocol.terms import shown_hash
 
@@ -455,7 +455,7 @@ def _key_text(public_key: str) -> str:
 
 
 def _show_terms(terms: "Terms", mine: str = "") -> None:
-    """Print the terms, and what owners compare: their hash, and the key of every node.
+    """Print the terms, and what the nodes' owners compare: the hash of the terms and all node keys.
 
     `mine` is the public key of the node on which this is shown.
     """
@@ -485,7 +485,7 @@ def _show_terms(terms: "Terms", mine: str = "") -> None:
 
 
 def _print_progress(began: float, printed: set[str], status: "ServerStatus") -> None:
-    """Print a line for each round, and when a node was waited for and came."""
+    """Print a line for each round, and a line when the server waits for a node."""
     waits = status.step.startswith("waiting")
     text = status.step if waits else f"round {status.round_index}"
     if text not in printed:
@@ -494,7 +494,7 @@ def _print_progress(began: float, printed: set[str], status: "ServerStatus") -> 
 
 
 def _show_agreement(path: Path, terms_path: Path) -> None:
-    """Print what the owner of a node agrees to by starting it."""
+    """Print the terms that the owner of a node agrees to by starting the node."""
     from privrec.data.catalogue import from_json
     from privrec.privacy.statement import epsilon_text
     from privrec.protocol.certificates import public_key_text
@@ -519,7 +519,7 @@ def _show_agreement(path: Path, terms_path: Path) -> None:
 
 
 def _export(place: Path, model: Path) -> None:
-    """Write the model for devices, and say what was trained."""
+    """Write the model for devices, and print what was trained."""
     from privrec.runs.api import open_run
     from privrec.runs.run import export_run
 
@@ -531,7 +531,7 @@ def _export(place: Path, model: Path) -> None:
 
 
 def _show_test(report: "EvalReport", json_: bool) -> None:
-    """Print what a model reaches for the people whom a node held out."""
+    """Print the quality of a model for the people whom a node held out."""
     from privrec.runs.figures import figure_and_arm
 
     if json_:
@@ -546,7 +546,7 @@ def _show_test(report: "EvalReport", json_: bool) -> None:
 
 
 def _show_sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
-    """Print sums over held-out people that may leave their node."""
+    """Print noised sums over held-out people, which may leave their node."""
     if json_:
         print_json({"sums": numbers, "epsilon": epsilon})
         return
@@ -561,7 +561,7 @@ def _show_sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
 
 
 def show_result(place: Path, path: Path, json_: bool) -> None:
-    """Evaluate a run and print its table and statement, each figure with its interval."""
+    """Evaluate a run and print its table and privacy statement."""
     from privrec.runs.api import open_run
     from privrec.show.write import write_report
 
@@ -576,7 +576,7 @@ def show_result(place: Path, path: Path, json_: bool) -> None:
 
 
 def _stopped(folder: Path, go_on: str) -> str:
-    """Return what a stopped server says; `go_on` is what to do next."""
+    """Return the message of a stopped server; `go_on` says how to continue."""
     from privrec.protocol.enrolment import ServerFolder
     from privrec.runs.folder import RunFolder, played_rounds
 

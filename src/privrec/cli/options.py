@@ -1,4 +1,4 @@
-"""Options that several commands share, what a shell offers for them, wrong usage as one line."""
+"""Options and shell completions that several commands share, and one-line usage errors."""
 
 import re
 import sys
@@ -15,32 +15,32 @@ N = TypeVar("N", int, float)
 
 
 class PlainUsage(TyperGroup):
-    """The commands; wrong usage is one line on stderr and exit code 2, and not a box."""
+    """The commands; wrong usage prints one line on stderr and exits with code 2."""
 
     def __init__(self, **how: Any) -> None:
-        """Take a group's commands, and wrap their help as wide as the terminal is."""
+        """Create the group; its help texts are wrapped at the width of the terminal."""
         super().__init__(**how)
         for command in self.commands.values():
             _unwrap(command)
 
     def main(self, *arguments: Any, **how: Any) -> Any:
-        """Run a command and, unless told otherwise, end the process."""
+        """Run a command and end the process, unless `standalone_mode` is false."""
         if not how.get("standalone_mode", True):
             return super().main(*arguments, **how)
         try:
             code = super().main(*arguments, **{**how, "standalone_mode": False})
         except Exception as error:
-            # Wrong usage. Its class is click's or typer's own, as the version of typer has it.
+            # Wrong usage. The error's class is click's or typer's, depending on typer's version.
             if not hasattr(error, "format_message"):
                 raise
-            if line := _line(error):  # Else it is a group alone, whose help has been printed.
+            if line := _line(error):  # Without a message, the help of a group was printed.
                 sys.stderr.write(f"privrec: {safe_text(line)}\n")
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _unwrap(command: Any) -> None:
-    """Make a line of each paragraph of the help: typer keeps the line ends of the source."""
+    """Join each paragraph of the help to one line, because typer keeps the source's line breaks."""
     if command.help:
         command.help = "\n\n".join(" ".join(p.split()) for p in command.help.split("\n\n"))
     for below in getattr(command, "commands", {}).values():
@@ -48,9 +48,9 @@ def _unwrap(command: Any) -> None:
 
 
 def _line(error: Any) -> str:
-    """Return what was wrong, and which help to read; empty where nothing is said."""
+    """Return the usage error and the help command to read; empty if there is no message."""
     said = " ".join(error.format_message().split()).removesuffix(".")
-    said = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said)  # Said by click and by typer.
+    said = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said)  # Click and typer both add it.
     context = getattr(error, "ctx", None)
     if not said or context is None:
         return said
@@ -64,27 +64,27 @@ RECIPES = (
     *("dpals", "fedgnn", "ncf", "popularity", "own-items", "item-knn", "ease"),
 )
 DATA_SETS = ("synthetic", "movielens-1m", "frappe", "gowalla")
-"""What a shell offers, so that TAB imports neither JAX nor data. A test compares both lists."""
+"""Names for TAB completion, so that it imports neither JAX nor data. A test checks both lists."""
 
 
 def offer_recipes(incomplete: str) -> list[str]:
-    """Return the recipes that begin so."""
+    """Return the recipes that start with the typed text."""
     return [name for name in RECIPES if name.startswith(incomplete)]
 
 
 def offer_recipe_lists(incomplete: str) -> list[str]:
-    """Return lists of recipes with commas: what is there, and one more."""
+    """Return comma-separated lists: the typed recipes, completed by one more."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in offer_recipes(last)]
 
 
 def offer_data(incomplete: str) -> list[str]:
-    """Return the built-in data sets that begin so; the shell itself completes folders."""
+    """Return the built-in data sets that start with the text; the shell completes folders."""
     return [name for name in DATA_SETS if name.startswith(incomplete)]
 
 
 def offer_published(incomplete: str) -> list[str]:
-    """Return the data sets to fetch that begin so: all built-in ones but those made here."""
+    """Return the data sets that can be downloaded and start with the typed text."""
     return [name for name in DATA_SETS[1:] if name.startswith(incomplete)]
 
 
@@ -151,17 +151,17 @@ ProtocolOption = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: commands to begin with, each on a line."""
+    """Return the end of a command's help: example commands, each on its own line."""
     return "\n\n".join([f"Example{'s' if len(lines) > 1 else ''}:", *lines])
 
 
 def settings_from(
     config: Path | None, pairs: list[str] | None, options: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Return the settings from a file, from --set, and from options such as --seed.
+    """Return the settings from a file, from `--set`, and from options such as `--seed`.
 
     Raises:
-        SettingsError: An option and --set give a key different values.
+        SettingsError: An option and `--set` give a key different values.
     """
     from privrec.errors import SettingsError
     from privrec.settings import parse_overrides, read_toml
@@ -176,12 +176,12 @@ def settings_from(
 
 
 def numbers(text: str, name: str) -> list[float]:
-    """Return the numbers between the commas of an option."""
+    """Return the comma-separated numbers of an option."""
     return _split(text, name, float, "numbers")
 
 
 def whole_numbers(text: str, name: str) -> list[int]:
-    """Return the whole numbers between the commas of an option."""
+    """Return the comma-separated whole numbers of an option."""
     return _split(text, name, int, "whole numbers")
 
 
@@ -195,5 +195,5 @@ def _split(text: str, name: str, number: Callable[[str], N], kind: str) -> list[
 
 
 def names_between_commas(text: str) -> list[str]:
-    """Return the names between the commas of an option."""
+    """Return the comma-separated names of an option."""
     return [name.strip() for name in text.split(",")]

@@ -1,4 +1,4 @@
-"""`privrec privacy`: the accountant as a calculator; it needs no data."""
+"""`privrec privacy`: computes epsilon and noise; it needs no data."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -60,7 +60,7 @@ def epsilon(
     force_delta: ForceDeltaOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print the epsilon of training with this noise, or of the releases in ledgers together.
+    """Print the epsilon of training with this noise, or the total epsilon of ledger files.
 
     `privrec privacy spent` adds up run folders, and checks more.
     """
@@ -124,10 +124,10 @@ def spent(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print what runs on the same people have cost together, by their ledgers.
+    """Print the total cost of runs on the same people, by their ledgers.
 
-    Runs whose populations have different names are refused. If the noise of a run was seeded there
-    is no guarantee, alone or together: the figure is then the epsilon of the mechanism.
+    Runs whose populations have different names are refused. If the noise of a run was seeded, there
+    is no guarantee, alone or together. Then the printed figure is the epsilon of the mechanism.
     """
     with plain_errors():
         from privrec.runs.ledger import add_up
@@ -154,7 +154,7 @@ def spent(
 
 @privacy_app.command(epilog=examples("privrec privacy paper-tables"))
 def paper_tables(json_: JsonOption = False) -> None:
-    """Print the paper's two tables of epsilon beside what its settings really cost."""
+    """Print the paper's two tables of epsilon beside the real cost of its settings."""
     with plain_errors():
         from privrec.privacy.paper import paper_tables as cells
 

@@ -1,4 +1,4 @@
-"""`privrec evaluate`, `privrec recommend` and `privrec export`: what is done with a trained run."""
+"""`privrec evaluate`, `privrec recommend` and `privrec export`: commands for a trained run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -100,7 +100,7 @@ def recommend(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Adapt the model to one person and rank, or to many; nothing about them is stored or sent."""
+    """Adapt the model to one person or many, and rank; no data on them is stored or sent."""
     with plain_errors():
         about_one = {"--like": like, "--dislike": dislike, "--feature": feature}
         about_many = {"--everybody": everybody, "--newcomers": newcomers}
@@ -176,13 +176,13 @@ def export(
 
 
 _LONGEST = 500
-"""So many characters of a title, an id or a name are shown. Chosen by hand."""
+"""The number of characters of a title, an id or a name that are shown. Chosen by hand."""
 
 
 def _recommend_many(
     run: Path, options: list[str], newcomers: Path | None, top: int, out: Path | None, json_: bool
 ) -> None:
-    """Write many people's lists to a file; `options` are the names of those that were given."""
+    """Write many people's lists to a file; `options` are the names of the options given."""
     from privrec.errors import SettingsError
     from privrec.runs.api import open_run
     from privrec.runs.recommend import check_out, read_source, write_lists
@@ -208,7 +208,7 @@ def _recommend_many(
 
 
 def show_evaluation(evaluation: "Evaluation") -> None:
-    """Print what `privrec evaluate` prints of an evaluation."""
+    """Print the figures of an evaluation, as `privrec evaluate` does."""
     from privrec.evaluation.metrics import KS
     from privrec.runs.figures import figure_and_arm, protocol_words
     from privrec.show.report import (
@@ -240,7 +240,7 @@ def show_evaluation(evaluation: "Evaluation") -> None:
 
 
 def _print_beyond(evaluation: "Evaluation") -> None:
-    """Print how much better the run is than each reference, and what the lists are made of."""
+    """Print coverage, novelty and similar figures, and the differences to each reference."""
     from privrec.show.report import beyond_table
 
     if (table := beyond_table(evaluation)) is None:
@@ -254,13 +254,13 @@ def _print_beyond(evaluation: "Evaluation") -> None:
 
 
 def shares_text(shares: Sequence[float], n_items: int) -> list[str]:
-    """Return shares as per cent, with as many decimals as tell two of `n_items` items apart.
+    """Return shares in per cent, with enough decimals to distinguish two of `n_items` items.
 
     >>> shares_text([1.0, 0.9997], 3706), shares_text([0.5], 40)
     (['100.00 %', '99.97 %'], ['50 %'])
     """
     decimals = max(0, len(str(n_items)) - 2)
-    # Rounded down: only the best of all is better than 100 % of the others.
+    # Round down, so that only the best item is shown as better than 100 % of the others.
     step = 10**decimals
     return [f"{floor(round(share * 100 * step, 6)) / step:.{decimals}f} %" for share in shares]
 

@@ -1,4 +1,4 @@
-"""`privrec recipes`: the recipes, and what each key of one means."""
+"""`privrec recipes`: lists the recipes, and explains the settings of one recipe."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -47,7 +47,7 @@ def recipes(
 
 
 def _summary(name: str) -> dict[str, object]:
-    """Return what the list says of a recipe; of another package's that is broken, what is wrong."""
+    """Return a recipe's entry in the list; for a broken recipe of another package, its error."""
     from privrec.algorithms.recipes import recipe_named
 
     try:
@@ -58,7 +58,7 @@ def _summary(name: str) -> dict[str, object]:
 
 
 class Key(NamedTuple):
-    """What is known of a key: its value, type, what is allowed, and what it is."""
+    """A setting of a recipe: its name, value, type, allowed values and description."""
 
     key: str
     value: object
@@ -68,7 +68,7 @@ class Key(NamedTuple):
 
 
 def keys_of(settings: type["RunSettings"], values: Mapping[str, object]) -> list[Key]:
-    """Return what is known of each key of a recipe's settings."""
+    """Return the settings of a recipe with their types, allowed values and descriptions."""
     schemas = settings.model_json_schema()["properties"].items()
     return [
         Key(key, values[key], *_kind(schema), " ".join(schema.get("description", "").split()))
@@ -77,7 +77,7 @@ def keys_of(settings: type["RunSettings"], values: Mapping[str, object]) -> list
 
 
 def _kind(schema: Mapping[str, Any]) -> tuple[str, str | list[str]]:
-    """Return the type of a JSON schema in words, and its limits or the list of its values."""
+    """Return the type of a JSON schema as text, and its limits or the list of its values."""
     if "anyOf" in schema:
         kind, allowed = _kind(schema["anyOf"][0])
         return f"{kind} or not set", allowed
@@ -91,7 +91,7 @@ def _kind(schema: Mapping[str, Any]) -> tuple[str, str | list[str]]:
 
 
 def _explain(name: str, data: str, json_: bool) -> None:
-    """Print each key of a recipe: its value for the data, its type, what is allowed, what it is."""
+    """Print each setting of a recipe: its value for the data, type, limits and description."""
     from privrec.algorithms.recipes import configure, recipe_named
 
     recipe = recipe_named(name)
@@ -101,7 +101,7 @@ def _explain(name: str, data: str, json_: bool) -> None:
         print_json({**settings, "keys": [one._asdict() for one in keys]})
         return
     print_line(f"{name} on {data}: {recipe.summary}")
-    for one in keys[2:]:  # The first two are in the line above.
+    for one in keys[2:]:  # The first two settings, recipe and data, are in the line above.
         value = "not set" if one.value is None else _text(one.value)
         words = one.allowed if isinstance(one.allowed, str) else " | ".join(one.allowed)
         what = f"{one.type}, {words}" if isinstance(one.allowed, str) and words else words

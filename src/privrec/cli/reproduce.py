@@ -1,4 +1,4 @@
-"""`privrec reproduce`: the paper's tables and figures, ours beside theirs."""
+"""`privrec reproduce`: the paper's tables and figures, with our numbers beside the paper's."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ NAMES = (
     *("table-movielens", "table-frappe", "fl-parameters", "dp-hits", "epsilon-tables", "budget"),
     *("personalisation", "meta-cost", "attack-table", "activity"),
 )
-"""What a shell offers, so that TAB imports nothing. A test compares it with the experiments."""
+"""Names for TAB completion, which imports nothing. A test compares them with `EXPERIMENTS`."""
 _KEPT = "stopped; what is finished is kept, and the same command goes on from there"
 
 
@@ -65,11 +65,11 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan alone.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Make the paper's tables and figures again: our figure, the printed one, how far they agree.
+    """Make the paper's tables and figures again, and compare our numbers with the paper's.
 
     NAME is table-movielens, table-frappe, fl-parameters, dp-hits, epsilon-tables, budget,
-    personalisation, meta-cost, attack-table or activity. What is finished is kept in the folder,
-    and never done again. Writes reproduction.html, and of each name JSON, CSV, LaTeX and SVG. These
+    personalisation, meta-cost, attack-table or activity. Finished parts are kept in the folder and
+    are not run again. Writes reproduction.html, and for each name JSON, CSV, LaTeX and SVG. These
     runs are experiments: their noise is seeded and protects nobody.
     """
     with plain_errors(_KEPT):
@@ -106,7 +106,7 @@ def _plan(
     quick: bool,
     into: Path | None,
 ) -> "Plan":
-    """Return the plan; a page that cannot be filled is refused here, before hours of work."""
+    """Return the plan; raise now, before hours of work, if the page `into` cannot be filled."""
     from privrec.errors import SettingsError
     from privrec.reproduce.cell import full
     from privrec.reproduce.cell import quick as little
@@ -130,7 +130,7 @@ def _plan(
 
 
 def _command(data: "Sequence[str]", seeds: str | None, *, quick: bool) -> str:
-    """Return the command that makes a result again; NAME stands for its name."""
+    """Return the command that makes a result again; NAME stands for the result's name."""
     given = [f" --data {one}" for one in data] + ([f" --seeds {seeds}"] if seeds else [])
     return f"privrec reproduce NAME{''.join(given)}{' --quick' if quick else ''}"
 
@@ -171,7 +171,7 @@ def _print_results(results: "Sequence[Result]") -> None:
 
 
 def _commit() -> str:
-    """Return the commit of the code, where it lies in a repository; else nothing."""
+    """Return the commit of the code if it is in a git repository; otherwise ""."""
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603

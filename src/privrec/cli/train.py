@@ -1,4 +1,4 @@
-"""`privrec train`: training simulated on this machine, or with --dry-run what it would cost."""
+"""`privrec train`: training simulated on this machine, or with --dry-run only its cost."""
 
 import shlex
 from pathlib import Path
@@ -92,7 +92,7 @@ def train(
         settings = settings_from(config, set_, options)
         named = settings.pop("data", None)
         data = _data_of(out if resume else None) if named is None else str(named)
-        configure(recipe, data, settings)  # A wrong setting is found before any data is read.
+        configure(recipe, data, settings)  # Find a wrong setting before any data is read.
         del settings["recipe"]
         if dry_run:
             _print_plan(plan(recipe, data, **settings), json_)
@@ -111,7 +111,7 @@ def train(
 
 
 def _what_is_kept(recipe: str, path: Path) -> str:
-    """Return how far a stopped training came, and how to go on."""
+    """Return the last saved round of a stopped training, and the command to continue."""
     from privrec.errors import PrivrecError
     from privrec.runs.folder import RunFolder, is_untouched, played_rounds
 
@@ -194,7 +194,7 @@ def _print_plan(planned: "Plan", json_: bool) -> None:
 
 
 def _machine_lines(planned: "Plan") -> list[str]:
-    """Return what a run takes on this machine, and how many items it tells apart."""
+    """Return the cost of a run on this machine, and its number of items with a vector."""
     from privrec.runs.figures import duration
 
     known = [share.time_seconds for share in planned.machine if share.time_seconds is not None]

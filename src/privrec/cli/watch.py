@@ -1,4 +1,4 @@
-"""`privrec watch` (a page about a run while it trains) and `privrec report` (its pages)."""
+"""`privrec watch`, a page about a run while it trains; `privrec report`, the report of a run."""
 
 import shlex
 import sys
@@ -28,8 +28,8 @@ def watch(
 ) -> None:
     """Serve a page about a run to this machine: rounds, time left, epsilon, validation, memory.
 
-    It works while the run trains, after it was stopped, and when it is finished; it changes nothing
-    in the folder. Ctrl-C ends it.
+    It works while the run trains, after a stop, and at the end; it changes nothing in the folder.
+    Ctrl-C ends the command.
     """
     with plain_errors(stopped="the page has ended"):
         from privrec.show.server import HOST, serve, site_of, step_back
@@ -55,8 +55,8 @@ def watch(
 def report(run: RunArgument, json_: JsonOption = False) -> None:
     """Write the report of a run again, from what is in its folder, and print its path.
 
-    Nothing is computed from people's data. A run that was not evaluated gets a page of what is
-    known: what it promises, its rounds and its settings.
+    Nothing is computed from people's data. If the run was not evaluated, the page has its privacy
+    guarantee, its rounds and its settings.
     """
     with plain_errors():
         from privrec.runs.api import open_run

@@ -1,1 +1,1 @@
-"""The round that every algorithm shares: tell, contribute, publish, absorb."""
+"""The round that all algorithms share, and the interfaces of its parts."""

@@ -1,16 +1,16 @@
-"""How a contribution is bounded: v · min(1, S/‖v‖), for a bound S.
+"""Clipping: a contribution v becomes v · min(1, S/‖v‖), for a bound S.
 
-Noise hides one person only if what she adds is no longer than the bound. Three functions do it,
-because three kinds of code add people up; tests compare them (tests/algorithms/test_contract.py):
+Noise hides one person only if the length of her contribution is at most the bound. Three functions
+clip contributions, for three kinds of code (tests/algorithms/test_contract.py compares them):
 
-- `bounded` takes one contribution, in numpy and 64 bits. A phone runs it, and the other two must
-  agree with it.
-- `clip` takes one update inside a compiled loop over clients, in 32 bits.
-- `shrink` takes the lengths of many contributions, for code that knows their lengths without
-  building them.
+- `bounded` clips one contribution, in numpy and 64 bits. A phone runs this function, and the other
+  two functions must give the same result.
+- `clip` clips one update inside a compiled loop over clients, in 32 bits.
+- `shrink` takes the lengths of many contributions and returns factors, for code that computes the
+  lengths without building the contributions.
 
-In all three, a contribution that is not finite is replaced by zeros. Some devices scale their
-contribution to exactly the bound (`to_length_one`), so that there is nothing to shorten.
+All three functions replace a contribution that is not finite by zeros. Some devices scale their
+contribution to exactly the bound, so clipping does not change these contributions.
 """
 
 import math
@@ -25,15 +25,15 @@ from privrec.types import Array, Leaf, Norm, Params
 
 MARGIN = 1e-3
 """The relative margin below the bound, in 32 bits. The rounding error of a sum of squares is
-smaller than this, so the bound also holds in exact arithmetic. Chosen by hand."""
+smaller than this margin, so the bound also holds in exact arithmetic. Chosen by hand."""
 ROUNDING = 1e-9
-"""The same for 64 bits."""
+"""The relative margin below the bound, in 64 bits."""
 
 Sent = TypeVar("Sent")
 
 
 class Bounded(NamedTuple, Generic[Sent]):
-    """A contribution within the bound, whether it was too long, and whether it was usable."""
+    """A clipped contribution, whether it was longer than the bound, and whether it was usable."""
 
     contribution: Sent
     was_long: Leaf
@@ -41,7 +41,7 @@ class Bounded(NamedTuple, Generic[Sent]):
 
 
 class Shrink(NamedTuple):
-    """For each of many contributions: its factor, whether it was too long, whether it is finite."""
+    """For each of many contributions: the factor that clips it, and its two properties."""
 
     factor: Leaf
     was_long: Leaf
@@ -53,8 +53,8 @@ def bounded(
 ) -> Bounded[Contribution]:
     """Return one device's contribution times min(1, clip_norm / its length).
 
-    A contribution that is not finite, is unsound, or does not have the `expected` names and shapes
-    is replaced by zeros: its length would not bound what it adds to the sum.
+    A contribution is replaced by zeros if it is not finite, has a wrong form (`shapes_of`), or does
+    not have the `expected` names and shapes. Clipping could not limit its effect on the sum.
     """
     unusable = Bounded(nothing(expected), was_long=False, is_finite=False)
     if shapes_of(contribution) != expected:
@@ -68,16 +68,16 @@ def bounded(
     most = clip_norm * (1 - (MARGIN if coarse else ROUNDING))
     if long <= most:
         return Bounded(contribution, was_long=False, is_finite=True)
-    # A contribution that was scaled to exactly the bound is shortened by the margin, but it does
-    # not count as too long.
+    # A contribution that a device scaled to exactly the bound is shortened by the margin, but is
+    # not counted as clipped.
     was_long = long > (most if coarse else clip_norm * (1 + ROUNDING))
     return Bounded(scaled(contribution, most / long), was_long=was_long, is_finite=True)
 
 
 def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Bounded[dict[str, Array]]:
-    """Return one client's update times min(1, clip_norm / its length); to be compiled.
+    """Return one client's update times min(1, clip_norm / its length), in compiled JAX code.
 
-    A zero update stays zero. An infinite `clip_norm` clips nothing.
+    A zero update stays zero. With an infinite `clip_norm`, no update is clipped.
     """
     leaves = jax.tree.leaves(dict(update))
     # Entries are divided by the largest one before squaring, so that squares do not overflow.
@@ -96,7 +96,7 @@ def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Bounded[dict[str
 
 
 def shrink(lengths: Leaf, clip_norm: Leaf, xp: Any = np) -> Shrink:
-    """Return the factors that bound contributions of these lengths; `xp` is numpy or jax.numpy."""
+    """Return the factors that clip contributions of these lengths; `xp` is numpy or jax.numpy."""
     is_finite = xp.isfinite(lengths)
     most = clip_norm * (1 - MARGIN)
     was_long = is_finite & (lengths > most)

@@ -1,7 +1,7 @@
 """All that one device sends in one round: its parts, its length, and its bytes.
 
-The arithmetic is numpy's in 64 bits, for one person at a time: it is what a phone runs, and the
-truth that compiled code is tested against.
+The code uses numpy in 64 bits, for one person at a time. A phone runs this code, and tests compare
+the compiled code with its results.
 """
 
 import math
@@ -19,11 +19,11 @@ from privrec.types import IntArray, Leaf, Norm
 Arrays = Mapping[str, Leaf]
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""The name of each sum -> the part of a contribution that it comes from, and its shape there."""
+"""By name of a sum: the part of a contribution that has its array, and the shape of the array."""
 
 
 class TouchedRows(NamedTuple):
-    """Some rows of a table that has `size` rows: `ids` (k,), each once, and `values` (k, …)."""
+    """k rows of a table that has `size` rows: row numbers `ids` (k,), and `values` (k, …)."""
 
     ids: IntArray
     values: Leaf
@@ -33,15 +33,15 @@ class TouchedRows(NamedTuple):
 _NO_ARRAYS: Arrays = MappingProxyType({})
 _NO_ROWS: Mapping[str, TouchedRows] = MappingProxyType({})
 _WHOLE = ("dense", "outer", "triangle")
-"""The parts of a contribution that are arrays, and not some rows of one."""
+"""The parts of a contribution that are whole arrays, not rows of a table."""
 
 
 class Contribution(NamedTuple):
-    """What one device sends, by the name of the sum that it is added to.
+    """What one device sends, by the name of the sum to which each array is added.
 
-    `dense` arrays are added as they are. `rows` are added to their rows of a table, so that the
-    size of a message follows what a person touched. A vector r in `outer` stands for the matrix
-    r rᵀ, and one in `triangle` for the upper triangle of r rᵀ with its diagonal, row by row.
+    Arrays in `dense` are added without change. `rows` has only those rows of a table that are not
+    zero, so that a message is small. A vector r in `outer` stands for the matrix r rᵀ. A vector r
+    in `triangle` stands for the upper triangle of r rᵀ with its diagonal, row by row.
     """
 
     dense: Arrays = _NO_ARRAYS
@@ -51,9 +51,10 @@ class Contribution(NamedTuple):
 
 
 def length(contribution: Contribution, norm: Norm = "l2") -> float:
-    """Return the length of all that the contribution adds to the sums, taken as one vector.
+    """Return the norm of the vector of all numbers that the contribution adds to the sums.
 
-    With p = Σ|r|^k, r rᵀ has p² and its upper triangle (p² + Σ|r|^2k) / 2, k = 1 or 2 by the norm.
+    Let k = 1 for the L1 norm, k = 2 for the L2 norm, and p = Σ|r|^k. The sum of |number|^k is then
+    p² for r rᵀ, and (p² + Σ|r|^2k) / 2 for the upper triangle of r rᵀ.
     """
     power = 1 if norm == "l1" else 2
     total = 0.0
@@ -68,10 +69,11 @@ def length(contribution: Contribution, norm: Norm = "l2") -> float:
 
 
 def shapes_of(contribution: Contribution) -> Shapes | None:
-    """Return which part each sum comes from and its shape; None if the contribution is unsound.
+    """Return the part and the shape of each array by name; None if the contribution is unsound.
 
-    Unsound is one that has a name in two parts, anything but real numbers, an outer vector that is
-    no vector, or a row of a table that is named twice or out of range.
+    A contribution is unsound if two parts have the same name, if it has anything but real numbers,
+    if an array in `outer` or `triangle` is not a vector, or if a row number of a table occurs twice
+    or is out of range.
     """
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     names = [name for part in contribution for name in part]
@@ -91,7 +93,10 @@ def shapes_of(contribution: Contribution) -> Shapes | None:
 
 
 def scaled(contribution: Contribution, factor: float) -> Contribution:
-    """Return what adds `factor` times as much to every sum; 0 also removes what is not finite."""
+    """Return the contribution with all numbers that it adds to sums multiplied by `factor`.
+
+    A factor of 0 returns zeros even for numbers that are not finite.
+    """
 
     def times(leaf: Leaf, by: float) -> Leaf:
         return np.asarray(leaf, np.float64) * by if by else np.zeros(np.shape(leaf))
@@ -109,7 +114,7 @@ def scaled(contribution: Contribution, factor: float) -> Contribution:
 
 
 def nothing(expected: Shapes) -> Contribution:
-    """Return what adds zeros to all sums."""
+    """Return a contribution of zeros with the `expected` names and shapes."""
     parts: dict[str, dict[str, Leaf]] = {"dense": {}, "rows": {}, "outer": {}, "triangle": {}}
     for name, (part, shape) in expected.items():
         if part == "rows":
@@ -121,7 +126,7 @@ def nothing(expected: Shapes) -> Contribution:
 
 
 def add_to(total: dict[str, Leaf], contribution: Contribution) -> None:
-    """Add a contribution to the sums in `total`, which begin as an empty dict."""
+    """Add a contribution to the sums in `total`, in place; missing sums are created."""
     for name, leaf in contribution.dense.items():
         _part(total, name, np.shape(leaf))[...] += np.asarray(leaf, np.float64)
     for name, (ids, values, size) in contribution.rows.items():
@@ -137,7 +142,7 @@ def add_to(total: dict[str, Leaf], contribution: Contribution) -> None:
 
 
 def to_bytes(contribution: Contribution) -> bytes:
-    """Return the contribution as it goes over the wire: safetensors, one array a part."""
+    """Return the contribution as the bytes of a message, in the safetensors format."""
     arrays: dict[str, Leaf] = {}
     for part in _WHOLE:
         arrays |= {f"{part} {name}": leaf for name, leaf in getattr(contribution, part).items()}
@@ -147,7 +152,10 @@ def to_bytes(contribution: Contribution) -> bytes:
 
 
 def from_bytes(content: bytes, expected: Shapes) -> Contribution:
-    """Return the contribution in these bytes; raise `WireError` unless it is as `expected`."""
+    """Return the contribution in these bytes.
+
+    Raise `WireError` if the contribution does not have the `expected` names and shapes.
+    """
     parts: dict[str, dict[str, Leaf]] = {}
     for name, array in told_from_bytes(content).items():
         kind, _, rest = name.partition(" ")
@@ -165,21 +173,21 @@ def from_bytes(content: bytes, expected: Shapes) -> Contribution:
 
 
 def told_to_bytes(told: Arrays) -> bytes:
-    """Return what the server tells every device, as it goes over the wire."""
+    """Return the arrays that the server sends to every device, as the bytes of a message."""
     return bytes(save({name: np.asarray(leaf, order="C") for name, leaf in told.items()}))
 
 
 def told_from_bytes(content: bytes) -> dict[str, Leaf]:
-    """Return what the server told, or raise `WireError`."""
+    """Return the arrays in a message, by name; raise `WireError` if the bytes are no message."""
     try:
         return dict(load(content))
     except (SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
-        # The library raises other errors for number formats and shapes that numpy does not have.
+        # For number formats and shapes that numpy lacks, safetensors raises these other errors.
         raise WireError(f"a message is not of privrec's format: {str(error)[:200]}") from error
 
 
 def _rows_are_sound(contribution: Contribution) -> bool:
-    """Return whether each row is named once, is in its table, and has its values."""
+    """Return whether row numbers are different, in range, and as many as rows of values."""
     for ids, values, size in contribution.rows.values():
         named = np.asarray(ids)
         if size < 0:

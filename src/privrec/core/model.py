@@ -10,25 +10,27 @@ from privrec.data.schema import Bag, Bags
 from privrec.types import Array, Key, Params
 
 ITEM_TABLE = "embed/item"
-"""The table with one row per item. A client touches, and sends, only the rows it needs."""
+"""The table with one row per item. A client changes and sends only the rows of some items."""
 
 TableRows = Mapping[str, Array]
-"""Table rows looked up for a batch, by table name: shape (n or 1, width, embedding size)."""
+"""Table rows for a batch of n pairs, by table name: shape (n or 1, width, embedding size)."""
 
 Weights = Mapping[str, Array]
-"""The weight of each looked-up row, by table name: shape (n or 1, width)."""
+"""The weights of these rows, by table name: shape (n or 1, width)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommender:
     """A model as functions; `dense` are the parameters that are not tables.
 
-    `init(key)` returns fresh parameters. `user(dense, rows, weights)` returns the user side, shape
-    (1 or n, h), `item(dense, rows, weights)` the item side, shape (n, h), and `head(dense, user,
-    item)` the scores of the pairs, shape (n,). One client's user side is computed once per batch,
-    and broadcast. `loss(score, target)` is the loss of each pair.
+    - `init(key)`: returns the parameters before training.
+    - `user(dense, rows, weights)`: returns the hidden user vectors, shape (1 or n, h). If all pairs
+      of a batch have the same user vector, it is computed once and broadcast.
+    - `item(dense, rows, weights)`: returns the hidden item vectors, shape (n, h).
+    - `head(dense, user, item)`: returns the scores of n pairs from these vectors, shape (n,).
+    - `loss(score, target)`: returns the loss of each pair, shape (n,).
 
-    Models have no other state: everything that training changes is a parameter.
+    A model has no other state: training changes only parameters.
     """
 
     init: Callable[[Key], dict[str, Array]]
@@ -44,7 +46,7 @@ def dense_of(params: Params) -> dict[str, Array]:
 
 
 def look_up(tables: Params, bags: Bags) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the rows and the weights of encoded columns, by table name."""
+    """Return the table rows of encoded features and the weights of these rows, by table name."""
     rows = {name: tables[name][bag.codes] for name, bag in bags.items()}
     return rows, {name: bag.weights for name, bag in bags.items()}
 
@@ -58,29 +60,29 @@ def score_pairs(
 
 
 def pooled(rows: Array, weights: Array) -> Array:
-    """Return Σ_w weight · row over the width: (n or 1, width, d), (n, width) -> (n, d)."""
+    """Return the weighted sum of rows over the width: (n or 1, width, d), (n, width) -> (n, d)."""
     if len(rows) == 1:
         return weights @ rows[0]
     return (rows * weights[..., None]).sum(-2)
 
 
 def multi_hot(bag: Bag, n_rows: int) -> Array:
-    """Return the weights, shape (n, n_rows), of a bag over all rows of a small table.
+    """Return the weights of a bag as a multi-hot matrix over all rows of a small table.
 
-    Pooling is then one matrix product instead of a gather and scatter of single rows.
+    The shape is (n, n_rows). Pooling is then one matrix product, without gather and scatter.
     """
     place = jnp.arange(len(bag.codes))[:, None]
     return jnp.zeros((len(bag.codes), n_rows)).at[place, bag.codes].add(bag.weights)
 
 
 def implicit_loss(score: Array, target: Array) -> Array:
-    """Return the cross-entropy of sigmoid(score) against a target in [0, 1], minimised.
+    """Return the cross-entropy between sigmoid(score) and a target in [0, 1].
 
-    It uses softplus. The form max(s, 0) + log1p(exp(-|s|)) has a wrong gradient at s = 0.
+    The code uses softplus. The form max(s, 0) + log1p(exp(-|s|)) has a wrong gradient at s = 0.
     """
     return jax.nn.softplus(score) - target * score
 
 
 def rating_loss(score: Array, target: Array) -> Array:
-    """Return half the squared error of a linear output against a rating."""
+    """Return half the squared difference between the score and a rating."""
     return 0.5 * (score - target) ** 2

@@ -1,15 +1,15 @@
-"""The phases of a training; a phase is a number of rounds of the same kind.
+"""The phases of a training. A phase is a number of rounds of the same kind.
 
-The server learns from people only by sums over a cohort, to which each person adds one bounded
-contribution. So a phase has a device's half (`contribute`), a server's half (`start`, `tell`,
-`absorb`) and an aggregator, which draws cohorts, adds noise and has the release that the ledger
-counts.
+The server learns from people only through sums over a cohort (the people of one round). Each person
+adds one bounded contribution to a sum. So a phase has a device's half (`contribute`), a server's
+half (`start`, `tell`, `absorb`) and an aggregator. The aggregator draws cohorts and adds noise; its
+release is recorded in the privacy ledger.
 
-A device checks what the server tells it before it reads any person's data (`Accepted`). Otherwise
-a hostile server could choose numbers that reveal what a person has: if it gives one item an
-infinite weight, the contributions of exactly those people are infinite who have the item. So every
-array that the server tells has a declared shape, kind and range. A contribution that is not finite
-although the numbers are in range is replaced by zeros.
+A device checks the arrays from the server before the device reads any person's data (`Accepted`).
+Otherwise, a hostile server could choose numbers that reveal a person's items. For example, the
+server gives one item an infinite weight. Then only the contributions of people who have this item
+are infinite. So every array from the server has a declared shape, kind and range. If a
+contribution is not finite although all numbers are in range, it is replaced by zeros.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,16 +30,16 @@ from privrec.types import Array, IntArray, Leaf, Params
 MOST = 1e9
 """The largest number that a device accepts if no other range is declared. Chosen by hand."""
 _KINDS = {"numbers": (np.float32, np.float64), "whole": (np.int32, np.int64)}
-"""The accepted types. With fewer bits, rounding errors would be larger than the bound's margin."""
+"""The accepted number types. With fewer bits, rounding errors could exceed the clipping margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """What a device accepts as one of the arrays that the server tells.
+    """The rule by which a device checks one array from the server.
 
-    A None in `shape` is any length from 1 to `longest`; it is the same length for all arrays of a
-    phase. Each number is in `least` … `most`, or is 0 if `or_zero` is true. If `distinct` is true,
-    no number occurs twice.
+    None in `shape` stands for any length from 1 to `longest`. This length must be the same in all
+    arrays of a phase. Each number must be between `least` and `most`; 0 is also allowed if
+    `or_zero` is true. If `distinct` is true, no number may occur twice.
     """
 
     shape: tuple[int | None, ...]
@@ -52,24 +52,24 @@ class Accepted:
 
 
 def positions(n_items: int, longest: int) -> Accepted:
-    """Return the rule for a list of at most `longest` items, by their positions."""
+    """Return the rule for an array of at most `longest` different item positions."""
     return Accepted(
         shape=(None,), kind="whole", least=0, most=n_items - 1, distinct=True, longest=longest
     )
 
 
 def weights(shape: tuple[int | None, ...], *, or_zero: bool = False) -> Accepted:
-    """Return the rule for weights: in a range whose fourth powers are neither 0 nor infinite."""
+    """Return the rule for weights: positive, and their fourth powers are finite and not 0."""
     return Accepted(shape=shape, least=1 / MOST, most=MOST, or_zero=or_zero)
 
 
 def alike(leaf: Leaf) -> Accepted:
-    """Return the rule for an array of the shape of `leaf`, if a phase declares no other."""
+    """Return the rule for an array with the shape and kind of `leaf`, for phases without rules."""
     return Accepted(shape=leaf.shape, kind="numbers" if leaf.dtype.kind == "f" else "whole")
 
 
 def check_told(told: Mapping[str, Leaf], accepted: Mapping[str, Accepted]) -> None:
-    """Raise `WireError` unless exactly the accepted arrays are told, each within its range."""
+    """Raise `WireError` unless the server sent exactly the accepted arrays, as their rules say."""
     if told.keys() != accepted.keys():
         raise WireError("what the server tells does not fit: the recipe has other arrays")
     lengths = set[int]()
@@ -83,7 +83,7 @@ def check_told(told: Mapping[str, Leaf], accepted: Mapping[str, Accepted]) -> No
             if not (1 <= size <= rule.longest if wanted is None else size == wanted):
                 raise WireError(f"{unfit} the wrong shape")
             lengths |= {size} if wanted is None else set()
-        # A comparison with NaN is false.
+        # Comparisons with NaN are false, so NaN is refused.
         inside = (array >= rule.least) & (array <= rule.most)
         if not (inside | (array == 0) if rule.or_zero else inside).all():
             raise WireError(f"{unfit} numbers that are too large or too small")
@@ -94,7 +94,7 @@ def check_told(told: Mapping[str, Leaf], accepted: Mapping[str, Accepted]) -> No
 
 
 Told = Mapping[str, Leaf]
-"""What the server tells every device of a round: public arrays by name."""
+"""The public arrays that the server sends to every device of a round, by name."""
 
 TRAIN = "train"
 """The name of the last stage of a training."""
@@ -104,8 +104,8 @@ TRAIN = "train"
 class ServerState:
     """Everything that the server keeps from one round to the next.
 
-    `params` are public: devices receive them, and the last ones are released. `opt_state` is never
-    sent.
+    `params` are public: devices receive them, and the final values are released. `opt_state`, the
+    state of the optimizer, is never sent.
     """
 
     round_index: int
@@ -118,11 +118,11 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """Figures of one round. All but `round_index` are computed from raw data: simulation only.
+    """Figures of one round. Except `round_index`, all are computed from raw data, in simulations.
 
-    `clients` is None if the round was published before a kill and is read from the disk.
-    `dropped` clients had an update that is not finite. `skipped` clients had too little data to
-    train on.
+    `clients` is None if the process was killed after the release, so the round is read from disk.
+    `clipped` counts clients whose update was clipped. `dropped` counts clients whose update was not
+    finite. `skipped` counts clients with too little data for training.
     """
 
     round_index: int
@@ -135,11 +135,12 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWork:
-    """The memory and the work of the server in a stage, known from shapes before the stage begins.
+    """The memory and the work of the server in a stage, computed from shapes before the stage.
 
-    `bytes` is the peak memory. `what` names what needs it, and `instead(free)` names settings that
-    need no more than `free` bytes. `multiply_adds` counts the operations of the server after the
-    last round: a dry run estimates their time and does not run them.
+    `bytes` is the peak memory. `what` names the computation that needs this memory.
+    `instead(free)` returns an advice for the user: settings that need at most `free` bytes.
+    `multiply_adds` counts the operations of the server after the last round. A dry run estimates
+    the time of these operations and does not run them.
     """
 
     bytes: int
@@ -149,11 +150,11 @@ class ServerWork:
 
 
 Advance = Callable[[int], None]
-"""A callback for the progress of a round: its argument is the number of people just finished."""
+"""A progress callback; its argument is the number of people that were just processed."""
 
 
 def silent(count: int) -> None:
-    """Do nothing: the progress is not shown."""
+    """Show no progress."""
 
 
 class Cohort(NamedTuple):
@@ -166,7 +167,7 @@ class Cohort(NamedTuple):
     def parts(self, size: int = 1024) -> Iterator[Clients]:
         """Yield the data of the people, `size` people at a time.
 
-        `advance` gets the size of a part when the next part is requested.
+        `advance` is called with the size of a part when the next part is requested.
         """
         for start in range(0, len(self.people), size):
             part = self.people[start : start + size]
@@ -176,15 +177,16 @@ class Cohort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceHalf:
-    """What runs on a device: a function of what the server told and of one person's own data.
+    """What runs on a device: a function of the server's arrays (`told`) and of one person's data.
 
-    `contribute(told, person, round_index)` returns what the device of one person sends, before it
-    is bounded; `person` has one client. What is random in it comes from the person's id, the round
-    and the seed. For a person without data it has the same names and shapes.
+    `contribute(told, person, round_index)` returns the contribution of one person before clipping;
+    `person` has one client. Random numbers depend only on the person's id, the round and the seed.
+    The contribution of a person without data has the same names and shapes.
 
-    `kernel(told, cohort, round_index, clip_norm)`, where an algorithm offers one, returns the sum
-    of the bounded contributions of a whole cohort, only faster. `prepare(params)` compiles it.
-    `cost(params)` returns the time and bytes of one person's device in one round (`DeviceCost`).
+    `kernel(told, cohort, round_index, clip_norm)` is optional. It returns the sum of the bounded
+    contributions of a whole cohort, as `contribute` and clipping would, but faster.
+    `prepare(params)` compiles the kernel. `cost(params)` returns the time and bytes of one person's
+    device in one round (`DeviceCost`).
     """
 
     contribute: Callable[[Told, Clients, int], Contribution]
@@ -199,9 +201,10 @@ class DeviceHalf:
 class _Stage:
     """Rounds `first` to `first + rounds - 1` of a run.
 
-    `start(params)` returns the state before the first round, given the parameters of the stage
-    before. `note` is added to its ledger lines. `work(told)` returns the memory and work of the
-    server, if they are known before the stage; with None for `told`, an upper limit.
+    `start(params)` returns the state before the first round; `params` are the parameters after the
+    previous stage. `note` is added to the ledger lines of the stage. `work(told)` returns the
+    memory and work of the server; `work(None)` returns an upper limit. `work` is None if they are
+    not known before the stage.
     """
 
     name: str
@@ -214,12 +217,12 @@ class _Stage:
 
     @property
     def last(self) -> int:
-        """The number of rounds that the run has played at the end of this stage."""
+        """The number of rounds of the run up to the end of this stage."""
         return self.first + self.rounds
 
     @property
     def release(self) -> Release:
-        """The release of one round, as the ledger counts it."""
+        """The release of one round, as recorded in the privacy ledger."""
         return self.aggregator.release
 
 
@@ -227,15 +230,17 @@ class _Stage:
 class Phase(_Stage):
     """Rounds of one kind, each of which publishes a sum over its cohort.
 
-    The server's half: `start`; `tell(state)` returns what every device is told; `absorb(state,
-    published)` returns the state with the new parameters.
+    The server's half has three functions. `start` returns the first state. `tell(state)` returns
+    the arrays that are sent to every device. `absorb(state, published)` returns the state with the
+    new parameters.
 
     `ranks` is true if the model can rank after the phase.
-    `accepts` has the rules for what a device is told; None accepts arrays of the names, shapes and
-    kinds of the first round.
-    `alone` is not empty if only the simulator can play the phase; it says what to do instead. In a
-    federation all cells of its sum would have to be masked, and they are too many. A node cannot
-    send only the cells that are not 0, because their positions reveal people's items.
+    `accepts` has the rules by which a device checks the arrays. None accepts arrays with the names,
+    shapes and kinds of the first round.
+    `alone` is a text that is not empty if only the simulator can play the phase. The text says what
+    to do instead. In a federation, all cells of the phase's sum would have to be masked, and there
+    are too many cells. A node cannot send only the cells that are not 0, because the positions of
+    these cells reveal people's items.
     """
 
     population: IntArray
@@ -250,7 +255,7 @@ class Phase(_Stage):
 
 
 def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
-    """Return for each phase of a run the rules for what its devices are told."""
+    """Return, for each phase, the rules by which devices check the arrays from the server."""
     accepted: list[Mapping[str, Accepted]] = []
     params: Params | None = None
     for phase in phases:
@@ -263,12 +268,12 @@ def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CentralFit(_Stage):
-    """Training with all data in one place, without `play_round`: no cohort, no sum, no privacy.
+    """Central training with all data, without `play_round`: no cohort, no sum, no privacy.
 
-    `play(state, advance)` returns the state after one more round; `advance` gets the number of
-    people just finished. Its ledger line says that the release had no noise. `read(count)` is for a
-    dry run, which measures its time: it does the part of a round that is done for each person, for
-    the first `count` people. None if a round has no other part.
+    `play(state, advance)` returns the state after one more round; `advance` is called with the
+    number of people that were just processed. The ledger line of a round says that the release had
+    no noise. `read(count)` does the work per person of a round for the first `count` people, so
+    that a dry run can measure its time. If `read` is None, a dry run measures whole rounds.
     """
 
     play: Callable[[ServerState, Advance], tuple[ServerState, RoundReport]]
@@ -281,9 +286,9 @@ class CentralFit(_Stage):
 
 
 class Exchange(CentralFit):
-    """One round in which devices send something that is not a sum; `note` describes it.
+    """One round in which devices send data that are not added to a sum; `note` describes the data.
 
-    It is neither bounded nor noised, so no guarantee covers it.
+    These data are neither bounded nor noised, so no guarantee covers them.
     """
 
     __slots__ = ()
@@ -294,15 +299,16 @@ Stage = Phase | CentralFit
 Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 """(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.
 
-It reads only the cohort's data. One person's contribution does not depend on other people.
+The executor reads only the data of the cohort. One person's contribution does not depend on other
+people.
 """
 
 
 class Journal(Protocol):
-    """The storage of published rounds. It never gets a sum before its noise is added."""
+    """The storage of published rounds. A journal never gets a sum without its noise."""
 
     def kept(self, state: ServerState) -> Published | None:
-        """Return what the round published before a kill, with its ledger line on disk, or None."""
+        """Return the stored release of the round, or None. Its ledger line is on disk, too."""
         ...
 
     def noise(self, state: ServerState) -> NoiseSource:
@@ -310,22 +316,22 @@ class Journal(Protocol):
         ...
 
     def write(self, state: ServerState, published: Published) -> None:
-        """Write a release: first the sum, if sums are kept, then its ledger line. Then return."""
+        """Write the noised sum to disk, if sums are kept, and then its ledger line."""
         ...
 
 
 @dataclass(slots=True)
 class Unwritten:
-    """A journal for rounds whose results are not kept: seeded noise, and nothing is written."""
+    """A journal that writes nothing, with seeded noise, for rounds whose results are not kept."""
 
     seed: int = 0
 
     def kept(self, state: ServerState) -> Published | None:
-        """Return None: no round is kept."""
+        """Return None, because no round is stored."""
         return None
 
     def noise(self, state: ServerState) -> NoiseSource:
-        """Return noise that is determined by the seed and the round."""
+        """Return a noise source that depends only on the seed and the round."""
         return seeded(rng(self.seed, state.round_index, "noise"))
 
     def write(self, state: ServerState, published: Published) -> None:

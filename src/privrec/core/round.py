@@ -1,4 +1,4 @@
-"""The one round that every recipe plays."""
+"""Plays one round of a recipe. All recipes share this code."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -25,33 +25,34 @@ from privrec.seeds import rng
 from privrec.types import IntArray, Leaf, OnProgress
 
 Draw = Callable[[int], np.random.Generator | None]
-"""The randomness of a round's cohort, by the round's number; None draws in secret."""
+"""Round number -> the random generator for drawing its cohort; None for a secret draw."""
 
 Begun = Callable[[int], IntArray | None]
-"""The people of a round that was begun before a kill and must be ended with them, or None."""
+"""Round number -> the cohort that was drawn before the process was killed, or None. The resumed
+round must use the same cohort."""
 
 
 def tell_nobody(what: str, done: int, total: int) -> None:
-    """Tell nobody how far a step is."""
+    """Report no progress."""
 
 
 def none_begun(round_index: int) -> IntArray | None:
-    """Return None: no round was begun before."""
+    """Return None, because no round was begun before."""
     return None
 
 
 PEOPLE, SERVER = "people in this round", "the server's part"
-"""The steps of a round."""
+"""The names of the two steps of a round, as shown in a progress bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a round needs besides its phase.
 
-    `take` reads the data on people's devices. `run` adds up a cohort. `draw` has the randomness of
-    cohorts, and `begun` a cohort that was drawn already. `journal` gives the source of noise, and
-    writes what is published and the ledger. `on_step` is told how far the round is; several
-    threads may call it.
+    `take` reads the data on people's devices. `run` returns the sum over a cohort. `draw` returns
+    the random generator for a cohort, and `begun` returns a cohort that was already drawn.
+    `journal` provides the noise, and writes the published sums and the ledger. `on_step` receives
+    the progress of the round; several threads may call it.
     """
 
     take: Callable[[IntArray], Clients]
@@ -64,7 +65,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Cohorts on other machines: what adds them up, and what ledger lines say about it."""
+    """Cohorts on other machines: `run` returns the sum over a cohort, `about` is for the ledger."""
 
     run: Executor
     about: Mapping[str, Any]
@@ -72,10 +73,10 @@ class Network:
 
 
 def cohort_draw(seed: int, *, secret: bool) -> Draw:
-    """Return the generator for sampling cohorts: from the seed, or none for a secret draw.
+    """Return the function that returns the random generator for a round's cohort.
 
-    Sampling amplifies privacy only if nobody can predict the cohort. So secure noise goes with
-    secret sampling.
+    The generator is seeded, or None for a secret draw. Sampling amplifies privacy only if nobody
+    can predict the cohort. So runs with secure noise draw cohorts in secret.
     """
     return lambda round_index: None if secret else rng(seed, round_index, "cohort")
 
@@ -83,9 +84,11 @@ def cohort_draw(seed: int, *, secret: bool) -> Draw:
 def play_round(
     phase: Phase, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round: draw, tell, contribute, publish, write, absorb.
+    """Return the state after one more round, and the report of the round.
 
-    A round that was published before a kill is read, and nobody is asked again.
+    A round draws a cohort, adds up the contributions of its people, adds noise, writes the release,
+    and updates the state. If the process was killed after the release, the release is read from
+    disk and devices do not contribute again.
     """
     round_index, clip_norm = state.round_index, state.clip_norm
     report = RoundReport(round_index=round_index, clients=None, loss=None)
@@ -100,7 +103,7 @@ def play_round(
         report = report_of(round_index, total)
         noise = around.journal.noise(state)
         published = phase.aggregator.publish_round(total, clip_norm, noise)
-        del total  # From here on there is only the sum with its noise.
+        del total  # Keep only the noised sum.
         around.journal.write(state, published)
     around.on_step(SERVER, 0, 1)
     after = phase.absorb(state, published)
@@ -108,7 +111,10 @@ def play_round(
 
 
 def report_of(round_index: int, total: CohortTotal) -> RoundReport:
-    """Return what a round did; the loss is the mean over those who answered and had data."""
+    """Return the report of a round.
+
+    Its loss is the mean over clients, without `dropped` and `skipped` clients.
+    """
     answered = total.clients - total.dropped - total.skipped
     return RoundReport(
         round_index=round_index,
@@ -121,7 +127,7 @@ def report_of(round_index: int, total: CohortTotal) -> RoundReport:
 
 
 class PeopleDone:
-    """Counts the people whom a round is done with; several threads may call it."""
+    """Counts the people of a round whose work is done; several threads may call the counter."""
 
     def __init__(self, on_step: OnProgress, total: int) -> None:
         self._on_step, self._total, self._done = on_step, total, 0
@@ -129,11 +135,11 @@ class PeopleDone:
         on_step(PEOPLE, 0, total)
 
     def __call__(self, count: int) -> None:
-        """Count so many more."""
+        """Add `count` people, and report the progress."""
         with self._lock:
             self._done += count
             done = self._done
-        # When all are done, what is left is to solve, or to add noise and write.
+        # After all people, only the server's work is left: adding noise, writing, solving.
         step = (SERVER, 0, 1) if done >= self._total else (PEOPLE, done, self._total)
         self._on_step(*step)
 
@@ -141,8 +147,11 @@ class PeopleDone:
 def one_by_one(
     phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
 ) -> CohortTotal:
-    """Return the sum of the cohort's bounded contributions by a plain loop: the slow truth."""
-    # What a device without data would send has the names and shapes of all sums, and adds nothing.
+    """Return the sum of the cohort's bounded contributions by a plain loop.
+
+    This loop is slow; tests compare the kernels with its results.
+    """
+    # The contribution of a device without data gives the names and shapes of all sums.
     nobody = cohort.take(phase.population[:1])
     nobody = nobody.keep(np.zeros(len(nobody.item), np.bool_))
     blank = phase.device.contribute(told, nobody, round_index)
@@ -166,7 +175,7 @@ def one_by_one(
 def fastest(
     phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
 ) -> CohortTotal:
-    """Return the same by the kernel that the algorithm offers, or else one by one."""
+    """Return the same sum by the algorithm's kernel; without a kernel, by `one_by_one`."""
     kernel = phase.device.kernel
     if kernel is None:
         return one_by_one(phase, told, cohort, round_index, clip_norm)
@@ -176,8 +185,8 @@ def fastest(
 def play_stage_round(
     stage: Stage, state: ServerState, around: Surroundings
 ) -> tuple[ServerState, RoundReport]:
-    """Return the state after one more round of a phase, or of a central fit."""
+    """Return the state after one more round of a phase or of a central fit, and its report."""
     if isinstance(stage, Phase):
         return play_round(stage, state, around)
-    around.journal.write(state, Published({}, state.clip_norm))  # There is no sum.
+    around.journal.write(state, Published({}, state.clip_norm))  # A central fit has no sum.
     return stage.play(state, PeopleDone(around.on_step, stage.release.sampling.cohort))

@@ -1,6 +1,6 @@
-"""How a trained model ranks on a device.
+"""Ranking on a device with a trained model.
 
-The best items of each row of scores, selected and not sorted; numpy alone, as on a phone.
+The best items are found without sorting all scores. The code needs only numpy, as on a phone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,37 +17,37 @@ from privrec.types import IntArray, Params
 Scores = npt.NDArray[np.floating]
 
 Scorer = Callable[[Clients, Clients], Iterable[Scores]]
-"""(the data on each device, the held-out lines) -> each client's scores of all items.
+"""(the data on each device, the held-out interactions) -> each client's scores of all items.
 
-Of the held-out lines a scorer may use the context and nothing else. Scores have shape
-(1, n_items), or one row for each line of the client.
+A scorer may use only the context of the held-out interactions. The scores of a client have shape
+(1, n_items), or one row for each held-out interaction.
 """
 
 Ranker = Callable[[Params], Scorer]
 
 TABLE_SIZE = 2**22
-"""Scores in memory at a time, where people are scored one after another: 16 MB. Chosen by hand."""
+"""The most scores in memory at a time: 16 MB in 32 bits. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScorer:
-    """A scorer that needs no context, so that it can score many people in one table.
+    """A scorer that ignores the context, so that it can score many people in one table.
 
-    `table(devices)` has shape (people, n_items). If `own_first`, the items that a person likes on
-    her device rank before all others; their scores do not show it.
+    `table(devices)` returns scores of shape (people, n_items). If `own_first` is true, the items
+    that a person likes rank before all other items. The scores in the table do not include this.
     """
 
     table: Callable[[Clients], Scores]
     own_first: bool = False
 
     def __call__(self, first: Clients, lines: Clients) -> Iterator[Scores]:
-        """Return each client's scores, as every scorer does."""
+        """Yield the scores of each client, shape (1, n_items)."""
         del lines
         yield from self.table(first)[:, None, :]
 
 
 def people_at_a_time(n_items: int, most: int = 1024) -> int:
-    """Return for how many people a table of scores may be made at a time.
+    """Return the number of people whose scores fit into one table (`TABLE_SIZE`), at most `most`.
 
     >>> people_at_a_time(600), people_at_a_time(41_000), people_at_a_time(10**9)
     (1024, 102, 1)
@@ -56,7 +56,10 @@ def people_at_a_time(n_items: int, most: int = 1024) -> int:
 
 
 def moments(people: Clients, context: Mapping[str, Bag]) -> Clients:
-    """Return one line for each person, in which to rank; all have the same context, of one row."""
+    """Return one interaction per person, for which items are ranked.
+
+    All interactions have the same context; `context` has one row.
+    """
     count = len(people)
     return Clients(
         ids=people.ids,
@@ -73,8 +76,9 @@ def moments(people: Clients, context: Mapping[str, Bag]) -> Clients:
 def top_items(scores: Scores, top: int) -> tuple[IntArray, Scores]:
     """Return the `top` best items of each row, best first, and their scores: (rows, top) each.
 
-    Items of the same score are in the order of the catalogue. What is not a number counts as minus
-    infinity. Whoever leaves items out gives them that score, and ignores it here.
+    Items with equal scores are in the order of the catalogue. NaN counts as minus infinity. A
+    caller excludes an item by the score minus infinity. If fewer than `top` items are left, the
+    rest of the row is -1, with the score minus infinity.
 
     >>> items, scores = top_items(np.array([[0.5, 0.9, 0.5, -np.inf]]), 2)
     >>> items.tolist(), scores.tolist()
@@ -84,7 +88,7 @@ def top_items(scores: Scores, top: int) -> tuple[IntArray, Scores]:
 
 
 class Entries(NamedTuple):
-    """Some cells of a table of scores: their rows, their items and scores."""
+    """Some cells of a table of scores: the row, the item and the score of each cell."""
 
     row: IntArray
     item: IntArray
@@ -92,16 +96,18 @@ class Entries(NamedTuple):
 
 
 _GROUPS, _SHARE = 256, 4
-"""Groups of items of which the best are looked at, and how many for each place, at least. Chosen by
-hand; not tuned."""
+"""`bound` divides the items into at least `_GROUPS` groups, and at least `_SHARE` groups for each
+wanted item. Chosen by hand; not tuned."""
 
 
 def bound(scores: Scores, places: int) -> Scores:
-    """Return for each row a score that at least `places` of its items have or exceed.
+    """Return, for each row, a lower bound that the scores of at least `places` items reach.
 
-    Of the best scores of groups of items it is the one at that place, which is near the one of all
-    items and found much faster. Items of a group are not neighbours, because a catalogue may be in
-    the order of popularity. For few items it is minus infinity. What is not a number is left out.
+    The items are divided into groups. The lower bound is the highest score of the group at position
+    `places`, if groups are sorted by their highest score. It is close to the score of the item at
+    position `places`, and is found much faster. A group has no neighbouring items, because a
+    catalogue may be sorted by popularity. If there are fewer groups than `places`, the lower bound
+    is minus infinity. NaN is ignored.
     """
     rows, n_items = scores.shape
     groups = min(max(_GROUPS, _SHARE * places), n_items)
@@ -115,8 +121,8 @@ def bound(scores: Scores, places: int) -> Scores:
 
 
 def at_least(scores: Scores, least: Scores) -> Entries:
-    """Return the entries of each row that are at least `least`, in the order of the items."""
-    place = np.flatnonzero(scores >= least[:, None])  # much faster than with two indices
+    """Return the cells of each row whose score is at least `least`, in the order of the items."""
+    place = np.flatnonzero(scores >= least[:, None])  # Much faster than `np.nonzero` in 2-D.
     n_items = scores.shape[1]
     return Entries(place // n_items, place % n_items, scores.reshape(-1)[place])
 
@@ -124,8 +130,8 @@ def at_least(scores: Scores, least: Scores) -> Entries:
 def first_of(entries: Entries, rows: int, places: int) -> tuple[IntArray, Scores]:
     """Return the best items of each row and their scores, best first: (rows, places) each.
 
-    Equal ones are in the order of the catalogue. Where there are fewer above minus infinity, the
-    rest is -1 and minus infinity.
+    Items with equal scores are in the order of the catalogue. If a row has fewer than `places`
+    scores above minus infinity, its rest is -1, with the score minus infinity.
     """
     some = np.flatnonzero(entries.score > -np.inf)
     order = some[np.lexsort((entries.item[some], -entries.score[some], entries.row[some]))]

@@ -1,6 +1,6 @@
-"""Tables of scores, added up as opinions, and the shapes of parameters.
+"""Functions on tables of scores, and a check of the shapes of parameters.
 
-Nothing here knows people's data, so that what ranks on a phone imports little.
+This module does not import code for people's data, so that a phone imports little.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,13 @@ from privrec.types import F64, Leaf
 
 Scores = npt.NDArray[np.floating]
 _EQUAL = 1e-12
-"""Scores that differ by less than this share are equal: the difference is a rounding error."""
+"""Scores whose relative difference is smaller count as equal: it is a rounding error."""
 _AT_ONCE = 2**17
-"""Scores that are added at a time, so that they stay in a processor's cache. Chosen by hand."""
+"""The number of scores that are added at a time, to fit into a processor's cache. Chosen by hand.
+"""
 _TOGETHER = 128
-"""Squares that are added up in the precision of the scores: more of them would be rounded."""
+"""The number of squares that are added in the precision of the scores. With more squares, rounding
+errors would grow."""
 
 
 def check_shapes(params: Mapping[str, Leaf], expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -32,7 +34,7 @@ def check_shapes(params: Mapping[str, Leaf], expected: Mapping[str, tuple[int, .
 
 
 def standardised(scores: Scores) -> Scores:
-    """Return each row with mean 0 and standard deviation 1; a row of equal scores becomes 0.
+    """Return the rows scaled to mean 0 and standard deviation 1; equal scores become 0.
 
     >>> standardised(np.array([[1.0, 3.0], [0.1, 0.1]])).tolist()
     [[-1.0, 1.0], [0.0, 0.0]]
@@ -40,14 +42,18 @@ def standardised(scores: Scores) -> Scores:
     mean = scores.mean(1, keepdims=True, dtype=np.float64)
     centred = scores - mean.astype(scores.dtype)
     spread = np.sqrt(_squares(centred) / max(scores.shape[1], 1))[:, None]
-    # The mean of equal numbers is rounded, so their spread need not be exactly 0.
+    # The mean is rounded, so the standard deviation of equal numbers may differ from 0.
     equal = spread <= _EQUAL * np.abs(mean)
     centred *= np.where(equal, 0.0, 1 / np.where(equal, 1.0, spread)).astype(scores.dtype)
     return np.asarray(centred)
 
 
 def _squares(table: Scores) -> F64:
-    """Return the square sum of each row: of some columns at a time as they are, then in 64 bits."""
+    """Return the sum of squares of each row.
+
+    `_TOGETHER` columns at a time are added in the precision of the table, the partial sums in 64
+    bits.
+    """
     rows, width = table.shape
     whole = width - width % _TOGETHER
     parts = table[:, :whole].reshape(rows, -1, _TOGETHER)
@@ -57,10 +63,10 @@ def _squares(table: Scores) -> F64:
 
 
 def added(first: Scores, second: Scores, weight: float) -> Scores:
-    """Return the scores of two opinions together, shape (people, n_items) as those of each.
+    """Return the sum of two tables of scores, shape (people, n_items).
 
-    Both are standardised for each person before they are added, the second times `weight`: so it
-    does not matter in which unit either is.
+    Both tables are standardised for each person, and the second table is multiplied by `weight`.
+    So the two tables may have different units.
     """
     both = np.empty_like(first)
     step = max(1, _AT_ONCE // max(first.shape[1], 1))

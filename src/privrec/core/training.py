@@ -1,7 +1,4 @@
-"""What local training takes and returns and how it is compiled, the same for all algorithms.
-
-The server's step along the mean of a published sum.
-"""
+"""The interface and compilation of local training, and the server's optimizer step."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
@@ -18,22 +15,22 @@ from privrec.types import Array, Leaf, Params, ServerOptimizer
 
 
 class Packed(Protocol):
-    """What the loop over a cohort needs to know of a client's data: its item rows and its size."""
+    """The client data that the loop over a cohort uses: the item rows and the size."""
 
     @property
     def rows(self) -> Leaf:
-        """The catalogue positions of the rows that the client touches, padded."""
+        """The catalogue positions of the client's items, padded."""
 
     @property
     def size(self) -> Leaf:
-        """How many instances are real; 0 for a client that has nothing to train on."""
+        """The number of instances without padding; 0 for a client without training data."""
 
 
 class LocalResult(NamedTuple):
-    """What local training returns.
+    """The result of local training.
 
-    `update` is θ_τ - θ_0 by parameter name, where `embed/item` has only the rows of
-    `client.rows`. `loss` is the mean loss over the steps; only the simulator uses it.
+    `update` is θ_τ - θ_0 by parameter name. For the table `embed/item`, `update` has only the rows
+    of `client.rows`. `loss` is the mean loss over the steps; only the simulator uses the loss.
     """
 
     update: dict[str, Array]
@@ -41,21 +38,21 @@ class LocalResult(NamedTuple):
 
 
 LocalTrain = Callable[[Params, Bags, Any], LocalResult]
-"""(parameters, catalogue, one client's packed data)"""
+"""(parameters, item features, one client's data as arrays) -> the result of local training."""
 
 
 def jit_in_place(function: Callable[..., Any], **options: Any) -> Wrapped:
-    """Return `jax.jit(function)` for local training: its loop changes parameters in their place.
+    """Return `jax.jit(function)` for local training, whose loop changes parameters in place.
 
-    By default the compiler copies most of the weights in every step, because it looks at the data
-    flow and not at the order of operations. Its region analysis sees that no copy is needed.
+    By default, the compiler analyses the data flow but not the order of operations, and therefore
+    copies most weights in every step. The option "region analysis" avoids these copies.
     """
     return jax.jit(function, compiler_options=_region_analysis(), **options)
 
 
 @cache
 def _region_analysis() -> dict[str, bool]:
-    """Return the compiler's option, or nothing if this version of the compiler has none."""
+    """Return the compiler option, or an empty dict if this compiler version does not have it."""
     option = {"xla_cpu_copy_insertion_use_region_analysis": True}
     try:
         jax.jit(lambda: 0, compiler_options=option).lower().compile()
@@ -71,11 +68,11 @@ Step = Callable[
 
 @lru_cache(maxsize=16)
 def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
-    """Return (params, opt_state, sum) -> (params, opt_state) after one step (Algorithms 1, 2).
+    """Return the server's step (params, opt_state, sum) -> (params, opt_state) (Algorithms 1, 2).
 
-    The step follows the mean: the sum divided by the expected cohort size, never by the number of
-    replies. The optimizer uses -mean(update) as the gradient; "plain" with rate α_2 is the paper's
-    θ_0 + α_2 · mean(update). Everything after the noise is post-processing.
+    The mean update is the sum divided by the expected cohort size, never by the number of replies.
+    The optimizer uses -mean(update) as the gradient. "plain" with learning rate α_2 computes
+    θ_0 + α_2 · mean(update), as in the paper. All steps after the noise are post-processing.
     """
 
     def step(
@@ -93,9 +90,10 @@ def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
 def server_optimizer(
     name: ServerOptimizer, learning_rate: float, item_rate: float = 1.0
 ) -> optax.GradientTransformation:
-    """Return the server's optimizer; `momentum` is 0.9, Adam's settings are optax's own.
+    """Return the server's optimizer.
 
-    `item_rate` multiplies its steps on the item vectors; 0 leaves them unchanged.
+    The momentum is 0.9. Adam has the default settings of optax. `item_rate` multiplies the steps on
+    the item vectors; 0 leaves the item vectors unchanged.
     """
     if name == "adam":
         chosen = optax.adam(learning_rate)
@@ -114,5 +112,5 @@ def server_optimizer(
 def decayed(
     optimizer: optax.GradientTransformation, weight_decay: float
 ) -> optax.GradientTransformation:
-    """Return the optimizer for the loss plus weight_decay/2 · ‖parameters‖²."""
+    """Return `optimizer` with the L2 penalty weight_decay/2 · ‖parameters‖² added to the loss."""
     return optax.chain(optax.add_decayed_weights(weight_decay), optimizer)

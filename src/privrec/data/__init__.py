@@ -1,1 +1,1 @@
-"""Data sets: their schema, their columns, and access to the data of single clients."""
+"""Data sets: reading, checking and importing files, and access to the data of single people."""

@@ -1,4 +1,4 @@
-"""Items that come into a catalogue after a model was trained with it."""
+"""Items that are added to a catalogue after a model was trained on the catalogue."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ _MAPPED = ("id", "item", "title")
 
 
 def read_items(path: Path, **how: Any) -> pl.DataFrame:
-    """Return an items file as a table: `id`, `title` if it has one, and features.
+    """Return an items file as a table of `id`, features, and `title` if the file has titles.
 
     `how` are fields of `Reader`, as for an import.
     """
@@ -30,16 +30,16 @@ def read_items(path: Path, **how: Any) -> pl.DataFrame:
     try:
         found = reader.entities(path, "item")
     except DataError as error:
-        raise DataError(str(error).removesuffix(SKIP_BAD)) from error  # No option of an export.
+        raise DataError(str(error).removesuffix(SKIP_BAD)) from error  # Exports lack this option.
     reader.check_ignored()
     return found
 
 
 def with_new_items(catalogue: Catalogue, items: pl.DataFrame, where: str) -> Catalogue:
-    """Return the catalogue with the items of a table that it does not have, after its own.
+    """Return the catalogue with the new items of a table after its own items.
 
-    Items that it has stay as they are, whatever the table says of them. The table must have the
-    columns that the catalogue was made from; `where` names it in an error.
+    Items that are already in the catalogue do not change. The table must have the columns from
+    which the catalogue was made. `where` names the table in errors.
     """
     features = catalogue.schema.of("item")
     has_titles = list(catalogue.titles) != list(catalogue.item_ids)
@@ -69,7 +69,7 @@ def with_new_items(catalogue: Catalogue, items: pl.DataFrame, where: str) -> Cat
 
 
 def _joined(feature: Feature, bag: Bag, column: pl.Series) -> tuple[Feature, Bag]:
-    """Return the feature with a column's values after its own, and the bag with its rows."""
+    """Return the feature with the new values of a column, and the bag with the new rows."""
     if feature.kind == "numeric":
         numbers = (feature.mean, feature.scale)
         column = _as_numbers(column)
@@ -83,7 +83,7 @@ def _joined(feature: Feature, bag: Bag, column: pl.Series) -> tuple[Feature, Bag
 
 
 def _as_numbers(column: pl.Series) -> pl.Series:
-    """Return texts as numbers if each is one or is empty: a column without any is read as text."""
+    """Return the column as numbers if all texts are numbers or empty, otherwise unchanged."""
     text = column.cast(pl.String) if column.dtype in (pl.String, pl.Null) else None
     if text is None:
         return column

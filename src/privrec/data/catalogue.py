@@ -1,6 +1,6 @@
-"""The public side of a data set: its items, their titles and features, and the schema.
+"""The public part of a data set: its items, their titles and features, and the schema.
 
-It is stored with a model, so that a phone can rank without other people's interactions.
+The catalogue is stored with a model, so that a phone can rank items without other people's data.
 """
 
 import json
@@ -18,11 +18,11 @@ from privrec.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Catalogue:
-    """The public side of a data set. `titles` are safe to show; `items` has one row per item.
+    """The public part of a data set: `titles` are safe to show, `items` has one row per item.
 
-    `undeclared` lists the parts that were computed from people's data, or, of items' features, may
-    have been; no guarantee covers them.
-    `has_dislikes` is false where every line is a like, because lines have no value.
+    `undeclared` lists the parts that were computed from people's data. For features of items, it
+    lists the parts that may have been. No guarantee covers these parts. If `has_dislikes` is false,
+    every line (interaction) is a like, because lines have no value.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Catalogue:
 
     @property
     def n_items(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return len(self.item_ids)
 
 
 def to_json(catalogue: Catalogue) -> str:
-    """Return the catalogue as one JSON document; float32 weights are stored exactly."""
+    """Return the catalogue as one JSON document with exact float32 weights."""
     return json.dumps(
         {
             "name": catalogue.name,
@@ -66,7 +66,7 @@ def to_json(catalogue: Catalogue) -> str:
 
 @np.errstate(over="ignore")
 def from_json(text: str | bytes, where: str) -> Catalogue:
-    """Return the catalogue of a JSON document; `where` names it in an error."""
+    """Return the catalogue of a JSON document; `where` names the document in errors."""
     try:
         document: Mapping[str, Any] = json.loads(text)
         features = [
@@ -104,11 +104,10 @@ def from_json(text: str | bytes, where: str) -> Catalogue:
 
 
 _WRONG = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""The exceptions that a document of another form can raise."""
+"""The exceptions that a wrong JSON document can raise."""
 
 
 def _fault(catalogue: Catalogue) -> str | None:
-    """Return the first inconsistency of a catalogue that was read, or None."""
     for names in (catalogue.item_ids, catalogue.titles):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return "items and titles must be lists of texts"

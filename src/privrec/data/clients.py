@@ -1,4 +1,4 @@
-"""The data of some people as columns; who trains, validates and is tested; a person's halves."""
+"""The data of some people as columns, the split of people into roles, and of lines into halves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +17,13 @@ from privrec.types import F32, BoolArray, CodeArray, Halving, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clients:
-    """The data of some clients, one after another.
+    """The data of some clients (people), one after another.
 
-    Client k has the interaction rows `offsets[k]:offsets[k + 1]`, in the order of `time`. Time is
-    in the data's own unit, or the line number if the data has no times. `ids[k]` is a number
-    computed from the person's id alone. The random numbers of a device depend on it and never on
-    other people. `features` has one row per client, `context` one row per interaction.
+    Client k has the interactions `offsets[k]:offsets[k + 1]`, in the order of `time`. An
+    interaction is also called a line. `time` is in the unit of the data set. Without times, `time`
+    is the line number. `ids[k]` is a number computed from the person's id alone. The random numbers
+    of a device depend on this number and never on other people. `features` has one row per client,
+    and `context` one row per interaction.
     """
 
     ids: IntArray
@@ -42,21 +43,21 @@ class Clients:
 
     @property
     def sizes(self) -> IntArray:
-        """How many interactions each client has."""
+        """The number of interactions of each client."""
         return np.diff(self.offsets)
 
     @property
     def owner(self) -> IntArray:
-        """For each interaction, the position k of its client."""
+        """The position k of the client of each interaction."""
         return np.repeat(np.arange(len(self.ids)), self.sizes)
 
     @property
     def place(self) -> IntArray:
-        """For each interaction, its place among those of its client, from 0 on."""
+        """The index of each interaction among the interactions of its client, from 0."""
         return np.arange(len(self.item)) - self.offsets[self.owner]
 
     def contexts_alone(self) -> "Clients":
-        """Return the lines as a scorer may see them: with their contexts and nothing else."""
+        """Return the lines as a scorer may see them, with their contexts only."""
         return replace(
             self,
             item=np.zeros_like(self.item),
@@ -79,7 +80,7 @@ class Clients:
 
     def take(self, positions: IntArray) -> "Clients":
         """Return the clients at the given positions, in that order."""
-        # Not `self.sizes`: its cost grows with everybody, and this must not.
+        # `self.sizes` is not used, because its cost grows with the number of all clients.
         starts = self.offsets[positions]
         sizes = self.offsets[positions + 1] - starts
         rows = ranges(starts, sizes)
@@ -146,7 +147,7 @@ def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> I
 
 
 def cuts(offsets: IntArray, lines: int) -> list[tuple[int, int]]:
-    """Return ranges of clients, everybody in one of them, of about `lines` interactions each.
+    """Return ranges of clients with about `lines` interactions each, so that each client is in one.
 
     >>> cuts(np.array([0, 2, 2, 7, 9]), 4)
     [(0, 3), (3, 4)]
@@ -157,12 +158,12 @@ def cuts(offsets: IntArray, lines: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Positions of the people in each role. Spec: 80 % train, 20 % test.
+    """The positions of the people in each role. Spec: 80 % train, 20 % test.
 
-    Nobody has two roles where people are split; where their lines are, everybody trains and is
-    tested, and some validate. Everything that is chosen (settings, rounds, curves) looks at what
-    validation people hold out; what is tested is looked at by the final report alone.
-    `public_train` is about how many train, as everybody may know.
+    If people are split, each person has one role. If each person's lines are split, all people
+    train and are tested, and some are also validation people. Settings, numbers of rounds and
+    learning curves are chosen on the lines that validation people hold out. Only the final report
+    uses the test lines. `public_train` is the public, approximate number of people who train.
     """
 
     public_train: int
@@ -174,7 +175,7 @@ class Split:
 
     @property
     def fitted(self) -> IntArray:
-        """Everybody but those who are only tested: whom a reference is fitted to."""
+        """All people except those who are only tested, for fitting reference models."""
         return np.union1d(self.train, self.validation)
 
 
@@ -188,9 +189,9 @@ def split_clients(
 ) -> Split:
     """Return the roles of the people with these `Clients.ids`; `people` is their public number.
 
-    Each role is a hash of (seed, the person's id), so one person's presence never changes another
-    person's role. The shares hold on average. The test people depend on `seed` and `test_share`
-    alone.
+    A hash of (seed, the person's id) decides each role, so one person's presence never changes
+    another person's role. The shares hold on average. The test people depend on `seed` and
+    `test_share` alone.
 
     >>> split = split_clients(np.arange(1000), seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
@@ -214,11 +215,12 @@ def split_clients(
 
 
 _AT_A_TIME = 2**15
-"""People whose hashes are computed at once. Chosen by hand: they fit into a processor's cache."""
+"""The number of people whose hashes are computed at once. Chosen by hand: the hashes fit into the
+cache of a processor."""
 
 
 def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
-    """Return for each person whether she is chosen: a hash of (seed, her id) decides alone."""
+    """Return for each person whether she is chosen, by a hash of (seed, her id) alone."""
     is_chosen = np.empty(len(ids), np.bool_)
     for start in range(0, len(ids), _AT_A_TIME):
         some = ids[start : start + _AT_A_TIME]
@@ -228,7 +230,7 @@ def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray
 
 
 def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[Clients, Clients]:
-    """Return each client's first half, which stays on the device, and second half, to be tested."""
+    """Return each client's first half, which stays on the device, and second half, for testing."""
     first = first_half(clients, seed=seed, halving=halving)
     return clients.keep(first), clients.keep(~first)
 
@@ -236,8 +238,8 @@ def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[
 def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
     """Return for each interaction whether it is in its client's first half.
 
-    Likes and dislikes are halved together (spec section 6). With an odd number, the second half
-    has one more. A person's halves do not depend on the other people in `clients`.
+    Likes and dislikes are halved together (spec section 6). If the number of interactions is odd,
+    the second half has one more. A person's halves do not depend on the other people in `clients`.
     """
     if halving == "random":
         place = drawn_places(clients, seed=seed, round_index=0, purpose="halve")
@@ -247,7 +249,7 @@ def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
 
 
 def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str) -> IntArray:
-    """Return the place of each line in a random order of its client's lines, from 0 on.
+    """Return the index of each line in a random order of its client's lines, from 0.
 
     The order of a client's lines does not depend on the other clients.
     """
@@ -259,18 +261,19 @@ def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str)
 
 
 def grouped(owner: IntArray, words: Words) -> IntArray:
-    """Return the order by owner and then by word, several times as fast as `np.lexsort`.
+    """Return the order by owner and then by random word, several times as fast as `np.lexsort`.
 
-    Words of one owner must differ, as those of `client_words` do at different positions.
+    `words` are random 64-bit numbers. The words of one owner must differ from each other.
+    `client_words` returns different words for different positions.
     """
     order = np.argsort(words)
-    # Numbers of one or two bytes are sorted in one pass over them.
+    # Sorting numbers of one or two bytes takes one pass.
     short = owner.astype(np.min_scalar_type(int(owner.max(initial=0))))
     return order[np.argsort(short[order], kind="stable")]
 
 
 def is_in(values: IntArray, some: IntArray) -> BoolArray:
-    """Return which values are among some that are sorted; `np.isin` takes several times as long."""
+    """Return which values are in the sorted array `some`, several times as fast as `np.isin`."""
     if not len(some):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(some, values), len(some) - 1)

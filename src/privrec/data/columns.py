@@ -1,4 +1,4 @@
-"""What the columns of an import's files mean: user, item, value, time, id, title, features."""
+"""The meaning of columns in an import's files: user, item, value, time, id, title, features."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -47,8 +47,8 @@ _DONE = (
 )
 _UNITS = "ms|millis|milliseconds|s|sec|seconds|us|micros|utc|unix"
 _SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
-"""Column names that always mean a time. A column of another name is a time only if its values look
-like times."""
+"""Column names that always mean a time. A column with another name is a time only if its values
+look like times."""
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "user": ("user", "userid", "uid", f"({_PEOPLE})id", f"user(key|name|hash)|{_PEOPLE}"),
     "item": (
@@ -66,25 +66,26 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "id": ("id",),
     "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
 }
-"""Column names that need no mapping, preferred ones first, as `plain_column` writes them."""
+"""Patterns of column names that need no mapping, preferred ones first, in the form of
+`plain_column`."""
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
-"""The meaning of the columns of a file without a header."""
+"""The position of each meaning in a file without a header."""
 _LOOKED_AT = 1000
-"""The number of first rows from which the kind of a column is guessed. Chosen by hand."""
+"""The number of first rows from which the meaning of a column is guessed. Chosen by hand."""
 SKIP_BAD = " (--skip-bad leaves such rows out)"
-"""The end of an error about a row."""
+"""The end of an error message about a bad row."""
 _MOST_NAMES = 12
-"""The most columns that an error lists. Chosen by hand."""
+"""The largest number of columns that an error message lists. Chosen by hand."""
 
 Role = Literal["user", "item", "value", "time"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""The meanings of columns of an interactions file. Other columns are read only as context."""
+"""The meanings of columns in an interactions file. Other columns are read only as context."""
 Became = Literal["user", "item", "value", "time", "context", "id", "title", "feature", "ignored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """How one column was used; `note` says why, or describes its values."""
+    """How one column was used; `note` gives the reason or describes the values."""
 
     file: str
     column: str
@@ -96,17 +97,17 @@ class Use:
 class Reader:
     """The settings that all files of an import share, and a record of how their columns were used.
 
-    `mapping` says which column is the user, item, value, time, id or title. Common names need no
-    mapping. The columns of a file without a header are "1", "2", … and mean user, item, value,
-    time. Other columns of interactions are used only if `context` names them. Other columns of
-    people and items are features: multi-valued if values are separated by `|`, numeric if they are
-    numbers with a decimal point. `flags` makes one feature of items of columns that are 0 or 1:
-    {"genres": "Action..Western"}. Columns in `ignore` are no features: of people or items, or of
-    one of them as "users:zip" and "items:url".
+    `mapping` gives the column of each meaning: user, item, value, time, id or title. Common names
+    need no mapping. The columns of a file without a header are named "1", "2", … and mean user,
+    item, value, time. Other columns of interactions are used only if `context` names them. Other
+    columns of people and items are features. A feature is multi-valued if its values are separated
+    by `|`, and numeric if its values are numbers with a decimal point. `flags` makes one feature of
+    items from columns of 0 and 1: {"genres": "Action..Western"}. Columns in `ignore` are left out.
+    "users:zip" is left out of the people only, "items:url" of the items only.
 
-    `decimal` and `dates` say how numbers and dates are written where they are text. A file of the
-    form "lists" has one line for each person, her number and then her items'. `skip_bad` leaves
-    rows out that cannot be used.
+    `decimal` and `dates` are the notations of numbers and dates in text. A file with the form
+    "lists" has one line for each person: her number, then the numbers of her items. `skip_bad`
+    leaves out rows that cannot be used.
 
     `skipped` has the rows left out, `uses` the use of each column, and `warnings` possible errors
     in the files.
@@ -131,7 +132,7 @@ class Reader:
             one_of(f"--{option}", given, get_args(kind))
 
     def entities(self, path: Table, what: Literal["user", "item"]) -> pl.DataFrame:
-        """Return a users or items file as a table: `id`, `title` if it has one, and features."""
+        """Return a users or items file as a table of `id`, features, and any `title`."""
         table = self._read(path, "table")
         ignored = {name.removeprefix(f"{what}s:") for name in self.ignore}
         left_out = [name for name in table.frame.columns if name in ignored]
@@ -159,7 +160,8 @@ class Reader:
             for name, span in (self.flags if what == "item" else {}).items()
         }
         flagged = [name for span in spans.values() for name in span]
-        # Columns that were made from people's records may be in the order of the first person's.
+        # Columns computed from people's records may be in the order of the first person's records,
+        # so they are sorted.
         for name in sorted(known) if what == "user" else known:
             if name not in flagged:
                 feature, check = self._feature(table, name, may_split=True)
@@ -177,10 +179,10 @@ class Reader:
     def interactions(
         self, path: Table, *, listed: Mapping[str, pl.DataFrame | None], form: Form
     ) -> tuple[pl.DataFrame, Form]:
-        """Return the interactions file as a table of user, item, value, time and context.
+        """Return the interactions as a table of user, item, value, time and context, and the form.
 
-        The second value is the form of the file. In a file with a list for each person, the item of
-        a person with an empty list is null.
+        In a file with a list for each person, a person with an empty list has one row whose item is
+        null.
         """
         table = self._read(path, form)
         meanings = self._meanings(table)
@@ -211,7 +213,7 @@ class Reader:
         return kept, "lists" if table.lists else "table"
 
     def check_ignored(self) -> None:
-        """Raise if no file of people or items has a column that is to be left out."""
+        """Raise if a column of `ignore` is in no file of people or items."""
         left_out = [use.column for use in self.uses if use.became == "ignored"]
         for name in self.ignore:
             plain = name.removeprefix("users:").removeprefix("items:")
@@ -242,7 +244,6 @@ class Reader:
     def _note_interactions(
         self, table: RawTable, meanings: Mapping[Role, str], kept: pl.DataFrame
     ) -> None:
-        """Record how the columns of an interactions file were used."""
         roles = {theirs: ours for ours, theirs in meanings.items()}
         for name in table.frame.columns:
             if ours := roles.get(name):
@@ -262,7 +263,7 @@ class Reader:
                     )
 
     def _meanings(self, table: RawTable) -> dict[Role, str]:
-        """Return which column of the file is the user, item, value and time."""
+        """Return the columns of the user, item, value and time."""
         context = self.context
         taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
         meanings: dict[Role, str] = {}
@@ -286,7 +287,6 @@ class Reader:
         return meanings
 
     def _key(self, table: RawTable, what: Literal["user", "item"]) -> str:
-        """Return the id column of a users or items file."""
         if table.has_header and "id" not in self.mapping:
             if self.mapping.get(what) in table.frame.columns:
                 return self.mapping[what]
@@ -301,7 +301,7 @@ class Reader:
         return key
 
     def _find(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
-        """Return the column with this meaning: the mapped one, or one with a common name."""
+        """Return the column with this meaning, by the mapping or by a common name."""
         theirs = self.mapping.get(ours)
         if theirs is not None:
             if theirs not in table.frame.columns:
@@ -317,13 +317,13 @@ class Reader:
     def _without_bad(
         self, table: RawTable, frame: pl.DataFrame, checks: Sequence[Check]
     ) -> pl.DataFrame:
-        """Return the rows that pass all checks; raise for the first bad row, or list bad rows."""
+        """Return the rows that pass all checks. Record bad rows, or raise for the first one."""
         is_bad = np.zeros(frame.height, np.bool_)
         bad = list(table.bad)
         for check in checks:
             fresh = np.flatnonzero(check.mask & ~is_bad)
             is_bad |= check.mask
-            # The error names one bad row: building messages for a million rows would be slow.
+            # Only one message is built for the error, because a million messages would be slow.
             bad += table.bad_rows(fresh if self.skip_bad else fresh[:1], check.column, check.reason)
         bad.sort(key=lambda row: row.line)
         if bad and not self.skip_bad:
@@ -348,7 +348,6 @@ def plain_column(name: str) -> str:
 
 
 def _by_name(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
-    """Return the column with a usual name of this meaning."""
     free = [name for name in table.frame.columns if name not in taken]
     for pattern in USUAL_NAMES[ours]:
         for name in free:
@@ -362,7 +361,7 @@ def _by_name(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
 
 
 def _kind(column: pl.Series) -> str:
-    """Return the kind of a feature and how many values it has."""
+    """Return the kind of a feature and its number of values, as text."""
     if column.null_count() == column.len():
         return "empty"
     if column.dtype.is_float():
@@ -373,7 +372,6 @@ def _kind(column: pl.Series) -> str:
 
 
 def _is_empty(column: pl.Series) -> bool:
-    """Return whether a column has no value at all."""
     gone = column.is_null()
     return bool((gone | (column == "")).all() if column.dtype == pl.String else gone.all())
 
@@ -382,9 +380,9 @@ _YEAR = 365.25 * 86400
 
 
 def _looks_like_times(table: RawTable, name: str) -> bool:
-    """Return whether at least half of the first values are dates or numbers of an epoch.
+    """Return whether at least half of the first values are dates or times since 1970.
 
-    These are times of 1985 to 2060, in s, ms, µs or ns since 1970.
+    Numbers may be in s, ms, µs or ns. They must mean times from 1985 to 2060.
     """
     first = table.frame[name].head(_LOOKED_AT).drop_nulls()
     first = first.filter(first != "") if first.dtype == pl.String else first
@@ -403,7 +401,7 @@ def _looks_like_times(table: RawTable, name: str) -> bool:
 
 
 def _looks_like_titles(column: pl.Series) -> bool:
-    """Return whether a column is text that differs in nearly all rows: titles, not a feature."""
+    """Return whether a column is text that differs in nearly all rows, as titles do."""
     first = column.head(_LOOKED_AT)
     if first.dtype != pl.String or 10 * first.n_unique() < 9 * first.len():
         return False
@@ -411,7 +409,7 @@ def _looks_like_titles(column: pl.Series) -> bool:
 
 
 def _span(table: RawTable, known: list[str], name: str, span: str) -> list[str]:
-    """Return the columns FIRST to LAST of a feature of flags."""
+    """Return the columns from FIRST to LAST that form one feature of flags."""
     ends = span.split("..")
     for end in ends:
         if len(ends) == 2 and end not in known:

@@ -1,4 +1,4 @@
-"""A population of clients, stored as columns; only the data of requested clients is read."""
+"""A population of clients (people), stored as columns. Only requested clients are read."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,19 +15,19 @@ from privrec.types import IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Federation:
-    """A data set, seen as the devices that hold it.
+    """A data set, seen as the devices that hold the data.
 
-    `take(positions)` is the only way to anybody's data: it builds the columns of those clients
-    and of nobody else; `ids(positions)` are their `Clients.ids`. `largest` bounds the interactions
-    of one client. `repeats` tells whether anybody has the same item twice, `has_times` whether the
-    lines' order in time is known.
+    `take(positions)` is the only access to people's data. It returns the columns of the clients at
+    these positions and of no other client. `ids(positions)` are their `Clients.ids`. `largest` is
+    an upper bound of the number of interactions of one client. `repeats` tells whether a person has
+    the same item twice. `has_times` tells whether the order of lines in time is known.
 
-    `take_test(positions)` are lines that a data set's own test file holds out, of the same clients;
-    None where there is no such file. `take` never gives them.
+    `take_test(positions)` returns the lines of these clients in the data set's own test file. It is
+    None if there is no such file. `take` never returns these lines.
 
-    `population` names the people in ledgers, and `people` is their public number. `fingerprint` is
-    a hash of the raw data. It binds a run to its data and is never released. `names` are the ids
-    of all people as the data has them, where they cannot be read again from a file.
+    `population` names the people in privacy ledgers, and `people` is their public number.
+    `fingerprint` is a hash of the raw data. It binds a run to its data and is never released.
+    `names` are the original ids of all people if they cannot be read again from a file.
     """
 
     catalogue: Catalogue
@@ -55,27 +55,27 @@ class Federation:
 
     @property
     def name(self) -> str:
-        """The data set's name."""
+        """The name of the data set."""
         return self.catalogue.name
 
     @property
     def schema(self) -> Schema:
-        """The features."""
+        """The schema of all features."""
         return self.catalogue.schema
 
     @property
     def items(self) -> Bags:
-        """The items' features, one row per item."""
+        """The features of the items, one row per item."""
         return self.catalogue.items
 
     @property
     def n_items(self) -> int:
-        """How many items the catalogue has."""
+        """The number of items in the catalogue."""
         return self.catalogue.n_items
 
 
 def without_people(catalogue: Catalogue) -> Federation:
-    """Return a federation of nobody: what a device knows of the others."""
+    """Return a federation without people, as a single device sees it."""
     return Federation(
         catalogue=catalogue,
         n_clients=0,
@@ -90,7 +90,7 @@ def without_people(catalogue: Catalogue) -> Federation:
 
 
 def part_of(federation: Federation, positions: IntArray) -> Federation:
-    """Return the same data set with these people alone, in this order: a population of its own."""
+    """Return a federation with only these people, in this order, as a population of its own."""
     kept = np.asarray(positions, np.int64)
     take_test, names = federation.take_test, federation.names
     mark = hashlib.sha256(federation.fingerprint.encode() + kept.tobytes()).hexdigest()
@@ -108,5 +108,5 @@ def part_of(federation: Federation, positions: IntArray) -> Federation:
 
 
 def chunks(positions: IntArray, size: int = 1024) -> Sequence[IntArray]:
-    """Return the positions in chunks of at most `size`, to bound the memory of a full pass."""
+    """Return the positions in chunks of at most `size`, which limits memory."""
     return [positions[start : start + size] for start in range(0, len(positions), size)]

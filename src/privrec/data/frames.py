@@ -1,4 +1,4 @@
-"""Frames of polars and pandas: which kinds there are, and all of them as frames of polars."""
+"""Conversion of polars and pandas data frames to polars."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,21 @@ import polars as pl
 from privrec.errors import DataError, check_kind, got
 
 Frame = pl.DataFrame
-"""The frames that privrec returns."""
+"""The type of data frame that privrec returns."""
 
 
 def is_frame(data: object) -> bool:
-    """Return whether this is a frame of polars, lazy or not, or of pandas."""
+    """Return whether this is a polars frame, a lazy polars frame, or a pandas frame."""
     return isinstance(data, pl.DataFrame | pl.LazyFrame) or _is_pandas(data)
 
 
 def new_frame(columns: Mapping[str, Sequence[Any]], kinds: Sequence[type]) -> Frame:
-    """Return a frame of these columns, each of its kind also where it is empty."""
+    """Return a frame of these columns with these types, also if columns are empty."""
     return pl.DataFrame(columns, schema=dict(zip(columns, kinds, strict=True)))
 
 
 def as_polars(frame: object, file: str = "the frame") -> pl.DataFrame:
-    """Return a frame of polars: a lazy one is collected, one of pandas is converted."""
+    """Return a polars frame. A lazy frame is collected, and a pandas frame is converted."""
     if isinstance(frame, pl.DataFrame):
         return frame
     if isinstance(frame, pl.LazyFrame):
@@ -39,13 +39,13 @@ def as_polars(frame: object, file: str = "the frame") -> pl.DataFrame:
 
 
 def _is_pandas(data: object) -> bool:
-    """Return whether this is a frame of pandas, which is not imported for the question."""
+    """Return whether this is a pandas frame, without importing pandas."""
     pandas: Any = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
 
 
 def _from_pandas(frame: Any, file: str) -> pl.DataFrame:
-    """Return the columns of a pandas frame, with its index as columns where that has a name."""
+    """Return the columns of a pandas frame. A named index becomes columns too."""
     if any(name is not None for name in frame.index.names):
         try:
             frame = frame.reset_index()
@@ -62,12 +62,13 @@ def _from_pandas(frame: Any, file: str) -> pl.DataFrame:
 def _series(name: str, column: Any, file: str) -> pl.Series:
     """Return a column of pandas; its missing values (NaN, NaT, NA) become null.
 
-    By way of numpy or of a list, because the converter of polars needs pyarrow for some columns.
+    The values are converted with numpy or as a list, because polars' converter needs pyarrow for
+    some columns.
     """
     kind = column.dtype
     if isinstance(kind, np.dtype) and kind.kind in "iubMm":
         values = column.to_numpy()
-        # Polars has no whole seconds.
+        # Polars has no unit of whole seconds.
         return pl.Series(name, values.astype("M8[ms]") if kind == np.dtype("M8[s]") else values)
     if isinstance(kind, np.dtype) and kind.kind == "f":
         return pl.Series(name, column.to_numpy(np.float64)).fill_nan(None)
@@ -81,7 +82,8 @@ def _series(name: str, column: Any, file: str) -> pl.Series:
 def _listed(name: str, values: list[Any], file: str) -> pl.Series:
     present = {type(value) for value in values if value is not None}
     if present == {int, str}:
-        # As a text file would have them: pandas leaves such columns behind when it reads one.
+        # Such columns become text, as in a text file. Pandas makes them when it reads some text
+        # files.
         return pl.Series(name, [None if value is None else str(value) for value in values])
     if present == {int, float}:
         return pl.Series(name, values, dtype=pl.Float64)
@@ -95,10 +97,10 @@ def _listed(name: str, values: list[Any], file: str) -> pl.Series:
 
 
 _LARGE = 2**63
-"""Whole numbers from here on are text: no column of numbers holds them all."""
+"""Larger whole numbers become text, because no numeric column can store them."""
 
 
 def column_name(role: str, column: object) -> str:
-    """Return the name of a column as text; columns of pandas may be numbers."""
+    """Return the name of a column as text. Column names in pandas may be numbers."""
     check_kind(role, column, (str, int), "the name of a column")
     return str(column)

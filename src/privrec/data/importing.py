@@ -23,7 +23,7 @@ from privrec.errors import DataError, SettingsError, nearest
 class ImportResult:
     """The result of an import: the tables, the rows that were left out, and warnings.
 
-    `uses` says what became of each column of each file.
+    `uses` has the use of each column of each file.
     """
 
     tables: Tables
@@ -33,7 +33,7 @@ class ImportResult:
 
     @property
     def likes(self) -> int:
-        """How many lines are likes."""
+        """The number of interactions that are likes."""
         manifest, lines = self.tables.manifest, self.tables.interactions
         if manifest.value is None:
             return lines.height
@@ -41,7 +41,7 @@ class ImportResult:
         return int((value > manifest.positive_above).sum())
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the import did, as JSON."""
+        """Return the result as JSON."""
         tables, manifest = self.tables, self.tables.manifest
         threshold_is = "given" if manifest.public.threshold else "found"
         return {
@@ -73,14 +73,14 @@ def import_files(
     public_item_features: bool = False,
     **how: Any,
 ) -> ImportResult:
-    """Return the tables of separated text, Parquet or RecBole files, or of lists.
+    """Return the tables of text files with separators, Parquet or RecBole files, or lists.
 
-    `how` are fields of `Reader`: which column is what, and how files are written. Without `users`
-    and `items` those of `source` are listed. An atomic `source` (its .inter file or folder)
-    includes the .user and .item files next to it. `test` has the same form and columns and holds
-    lines to be tested; only ids are read off it.
-
-    A given `items` file counts as the public catalogue, a given `positive_above` as a public
+    `how` are fields of `Reader`: the meaning of columns, and the notation in files. Without `users`
+    or `items`, the people or items are those that occur in `source`. If `source` is an atomic
+    RecBole file (.inter) or its folder, the .user and .item files next to it are also read. `test`
+    has the same form and columns as `source`, and has lines for testing. Only the lists of people
+    and items are computed from `test`.
+    A given `items` file counts as the public catalogue, and a given `positive_above` as a public
     choice. `public_item_features` declares that no column of `items` was computed from people's
     data. Everything else is computed from the data and not declared public (docs/data.md).
 
@@ -110,7 +110,7 @@ def import_files(
             population=secrets.token_hex(16),
             public=public,
         ),
-        # A person whose list is empty has a line without an item.
+        # A person with an empty list has one row without an item.
         interactions=lines.drop_nulls("item"),
         users=_listed("user", lines, asked) if people is None else people,
         items=in_order(_listed("item", lines, asked) if things is None else things),
@@ -125,7 +125,7 @@ def import_files(
 
 
 def _declared(items: Table | None, positive_above: float | None, *, item_features: bool) -> Public:
-    """Return what is public by what was given."""
+    """Return what is declared public, given the arguments of the import."""
     if item_features and items is None:
         raise SettingsError("`--public-item-features` is about the items file, but none is given")
     return Public(
@@ -182,7 +182,7 @@ def _with_siblings(
 
 
 def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
-    """Raise if something is said about a file that is not given, or contradicts itself."""
+    """Raise if an option needs a file that is missing, or if options contradict each other."""
     mapping = reader.mapping
     for ours in mapping:
         if ours not in USUAL_NAMES:
@@ -203,7 +203,7 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
 
 
 def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
-    """Return the lines to be tested with the columns, and the kinds of columns, of the others."""
+    """Return the test lines, with the columns and types of the other lines."""
     if asked.columns != lines.columns:
         raise DataError(
             f"{test} must have the same columns as {source}: {', '.join(lines.columns)};"
@@ -216,7 +216,7 @@ def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table)
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
-    """Return everybody or everything that has a line."""
+    """Return the distinct ids of people or items in the lines."""
     ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
@@ -224,7 +224,7 @@ def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.Da
 def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float:
     """Return the value above which a line is a like; raise if no line would be a like.
 
-    It is the given one, or 0 if there are no values, or found from them.
+    The threshold is the given one, or 0 if the lines have no values, or is found from the values.
     """
     has_values = "value" in lines.columns
     threshold = given if given is not None else _usual_threshold(lines) if has_values else 0.0
@@ -242,8 +242,9 @@ def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float
 def _usual_threshold(lines: pl.DataFrame) -> float:
     """Return the threshold that fits the values of at least half of the people.
 
-    0.5 if values are 0 or 1; 3 for ratings up to 5 and 6 for ratings up to 10, in whole or half
-    steps; else 0. One unusual rating cannot change it.
+    The threshold is 0.5 if values are 0 or 1. For ratings in whole or half steps, the threshold is
+    3 for ratings up to 5, and 6 for ratings up to 10. Otherwise the threshold is 0. One unusual
+    rating cannot change the threshold.
     """
     value = pl.col("value")
     people = (
@@ -276,14 +277,14 @@ def _warnings(tables: Tables) -> list[str]:
 
 
 def _repeated(tables: Tables) -> list[str]:
-    """Return a warning of lines that are there twice, or both to train on and to be tested.
+    """Return a warning about lines that occur twice, or both in training and in testing.
 
-    Without a time, two lines of a person and an item may well be two visits.
+    Without a time, two lines of the same person and item may be two visits.
     """
     lines, asked, warnings = tables.interactions, tables.test, []
     if tables.manifest.time is None and asked is None:
         return []
-    known = lines.hash_rows()  # A hash takes less memory than the columns of a line.
+    known = lines.hash_rows()  # The hash of a line takes less memory than the line.
     if tables.manifest.time is not None and (twice := lines.height - known.n_unique()):
         warnings.append(
             f"{twice:,} of the {lines.height:,} lines are the same as another one, in every column"
@@ -298,11 +299,12 @@ def _repeated(tables: Tables) -> list[str]:
 
 
 _TELLING = 5
-"""A feature with fewer people per value, on average, gets a warning. Chosen by hand; not tuned."""
+"""A feature with fewer people per value than this, on average, gets a warning. Chosen by hand; not
+tuned."""
 
 
 def _telling_features(tables: Tables) -> list[str]:
-    """Return a warning for each feature that nearly identifies a person."""
+    """Return a warning for each feature whose values nearly identify a person."""
     lines = tables.interactions
     return [
         f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person, so"
@@ -318,7 +320,7 @@ def _telling_features(tables: Tables) -> list[str]:
 
 
 def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return how many values each categorical feature has; values of lists count one by one."""
+    """Return the number of values of each categorical feature; each entry of a list counts."""
     return [
         (column.name, (column.explode() if column.dtype == pl.List else column).n_unique())
         for column in frame.drop("id", "title", strict=False).get_columns()
@@ -327,12 +329,13 @@ def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 _FEWEST_ITEMS, _OFTEN, _SELDOM = 20, 0.5, 0.1
-"""Neighbours that first appear with one person: warned of where they are more than the first share
-though they would be less than the second by chance, of so many items or more. Chosen by hand."""
+"""Limits for a warning about neighbouring items that first appear with the same person. The warning
+needs at least `_FEWEST_ITEMS` items, a share of such neighbours of at least `_OFTEN`, and an
+expected share of at most `_SELDOM` by chance. Chosen by hand."""
 
 
 def _telling_ids(tables: Tables) -> list[str]:
-    """Return a warning if the ids themselves tell the order of people's lines."""
+    """Return a warning if the ids of items reveal the order of people's lines."""
     if tables.manifest.public.items:
         return []
     first = tables.interactions.unique("item", keep="first", maintain_order=True)

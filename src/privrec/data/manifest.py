@@ -1,4 +1,4 @@
-"""`dataset.toml`: the meaning of columns, when a value is a like, and what is public."""
+"""`dataset.toml`: the meaning of columns, the threshold of a like, and what is public."""
 
 import tomllib
 from collections.abc import Mapping
@@ -39,13 +39,13 @@ _Scale = Annotated[Number, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """What the data set declares public: fixed without looking at people's data.
+    """What the data set declares public, which means fixed without looking at people's data.
 
-    `people`: about how many people there are. `items`: the list of items does not depend on who is
+    `people`: the approximate number of people. `items`: the list of items does not depend on who is
     in the data. `threshold`: `positive_above` was chosen, not computed from the values. `values`:
-    vocabularies of the features of people and contexts. `numbers`: mean and scale of their numeric
-    features. `item_features`: which columns of the items were computed without looking at people's
-    data, by name; True means all of them, with the title.
+    the vocabularies of features of people and contexts. `numbers`: the mean and scale of their
+    numeric features. `item_features`: the names of the item columns that were computed without
+    looking at people's data. True means all columns, including the title.
     """
 
     people: Annotated[int, Field(strict=True, ge=1)] | None = None
@@ -62,12 +62,12 @@ class Public:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What `dataset.toml` says.
+    """The content of `dataset.toml`.
 
-    A value counts as positive when it is greater than `positive_above`. `kinds` overrides the kind
-    that a feature's column type suggests (numbers with a point are numeric, lists multi-valued,
-    everything else categorical). `population` names the people in ledgers. Two data sets about the
-    same people should have the same `population`.
+    A value greater than `positive_above` counts as positive. `kinds` overrides the kind of a
+    feature. The default kind follows from the column type: numbers with a decimal point are
+    numeric, lists multi-valued, and all others categorical. `population` names the people in
+    ledgers. Two data sets about the same people should have the same `population`.
     """
 
     name: str
@@ -89,7 +89,7 @@ _COLUMN_KEYS = ("user", "item", "value", "time", "context")
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what a `dataset.toml` says; the first fault is raised as one line."""
+    """Return the content of a `dataset.toml`; raise the first fault as an error of one line."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -112,7 +112,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """Return a `dataset.toml`."""
+    """Return the text of a `dataset.toml`."""
     columns = {key: getattr(manifest, key) for key in _COLUMN_KEYS}
     declared = {key: getattr(manifest.public, key) for key in Public.__slots__}
     values, numbers = declared.pop("values"), declared.pop("numbers")
@@ -138,7 +138,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def _lines(table: Mapping[str, object], *, quoted: bool = False) -> list[str]:
-    """Return what a table of TOML says, without keys that have no value."""
+    """Return the lines of a TOML table, without keys whose value is None."""
     return [
         f"{toml_value(key) if quoted else key} = {toml_value(value)}"
         for key, value in table.items()

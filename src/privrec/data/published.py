@@ -1,4 +1,4 @@
-"""MovieLens-1M, Frappe and Gowalla: found or downloaded, and read from their publishers' files."""
+"""MovieLens-1M, Frappe and Gowalla: search, download and reading of the publishers' files."""
 
 import hashlib
 import http.client
@@ -21,15 +21,16 @@ from privrec.data.tables import Tables
 from privrec.errors import DataError, nearest
 
 _LARGEST_FILE = 64 * 2**20
-"""In bytes, more than the largest published file. Limits what a malicious archive can unpack."""
+"""A limit in bytes, larger than the largest published file. It limits how much a malicious archive
+can unpack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A published data set: where it comes from, which files it has, how they are read.
+    """A published data set: its source, its files, and a function that reads the files.
 
-    `address` is the web page of the data set. `download` is the address of the archive, if the
-    publisher offers one. `sums` has the SHA-256 sum of each file that is read.
+    `address` is the web page of the data set. `download` is the address of the archive, or None if
+    the publisher offers none. `sums` has the SHA-256 sum of each file that is read.
     """
 
     archive: str
@@ -41,18 +42,18 @@ class Published:
 
 
 def cache_folder() -> Path:
-    """Return the folder where fetched files are kept (`$XDG_CACHE_HOME` or ~/.cache)."""
+    """Return the folder for downloaded files (in `$XDG_CACHE_HOME` or ~/.cache)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "privrec" / "data"
 
 
 def search_folders() -> list[Path]:
-    """Return the folders where a published data set's files are looked for, in order."""
+    """Return the folders that may have a published data set's files, in the order of the search."""
     given = os.environ.get("PRIVREC_DATA")
     return [*([Path(given)] if given else []), cache_folder()]
 
 
 def load_published(name: str) -> Tables:
-    """Return the tables of a published data set found on this machine."""
+    """Return the tables of a published data set from files on this machine."""
     published = PUBLISHED[name]
     files = find_files(published)
     if files is None:
@@ -66,11 +67,11 @@ def load_published(name: str) -> Tables:
 
 
 def places(folder: Path, published: Published) -> list[Path]:
-    """Return the archive of a data set in a folder, or else the folders below with its files."""
+    """Return the archive of a data set in a folder, or else the folders that have its files."""
     archive = folder / published.archive
     if archive.is_file():
         return [archive]
-    # Frappe's archive unpacks into nested folders.
+    # Unpacking Frappe's archive makes nested folders.
     below = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern))]
     return [
         place
@@ -80,12 +81,12 @@ def places(folder: Path, published: Published) -> list[Path]:
 
 
 def find_files(published: Published) -> tuple[Path, dict[str, bytes]] | None:
-    """Return where a data set's files lie (archive or folder) and their contents, or None.
+    """Return the archive or folder of a data set and the contents of its files, or None.
 
-    Other data sets may have files of the same names, such as train.txt: they are passed over.
+    Files of other data sets may have the same names, such as train.txt. These files are ignored.
 
     Raises:
-        DataError: No files of these names are the published ones.
+        DataError: There are files with these names, but none are the published files.
     """
     for folder in search_folders():
         faults: list[DataError] = []
@@ -130,7 +131,7 @@ def _unpacked(opened: zipfile.ZipFile, file: str, archive: Path) -> bytes:
     members = {Path(member).name: member for member in opened.namelist()}
     if file not in members:
         raise DataError(f"{archive} does not hold {file}")
-    # Other compression methods unpack a whole block at once, of any size.
+    # Other compression methods unpack a whole block at once, and its size is unlimited.
     kind = opened.getinfo(members[file]).compress_type
     if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(f"{archive}: {file} is compressed in another way than published")
@@ -138,7 +139,7 @@ def _unpacked(opened: zipfile.ZipFile, file: str, archive: Path) -> bytes:
         return member.read(_LARGEST_FILE + 1)
 
 
-# The readers get files whose sums are those of the published ones, so they check nothing.
+# The checksums of the files have been checked, so the following readers check nothing.
 
 
 def _read_movielens(files: dict[str, bytes]) -> Tables:
@@ -151,9 +152,9 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
             value="value",
             time="time",
             positive_above=3.0,
-            # The publisher's description lists these, and says how many people there are. The
-            # threshold is the paper's. Genres and titles, with the year in them, are those of an
-            # encyclopaedia of films.
+            # The publisher's description lists these values and the number of people. The threshold
+            # is the paper's. Genres and titles, including the year, come from an encyclopaedia of
+            # films.
             public=Public(
                 people=6040,
                 items=True,
@@ -167,16 +168,17 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
             ),
         ),
         interactions=ratings,
-        # A zip code names a few dozen people: it is left out, as in the paper.
+        # A zip code is shared by only a few dozen people, so zip codes are left out, as in the
+        # paper.
         users=users.drop("zip"),
-        # All movies of the public list, not only the 3,706 rated ones: whether a movie is in the
-        # model must not depend on one person.
+        # All movies of the public list are kept, not only the 3,706 rated ones. Otherwise the list
+        # of movies in the model could depend on one person.
         items=movies.with_columns(pl.col("genres").str.split("|")),
     )
 
 
 def _separated(raw: bytes, *columns: str, kind: type[pl.DataType] = pl.String) -> pl.DataFrame:
-    """Return the columns of a file with `::` between them."""
+    """Return the columns of a file whose fields are separated by `::`."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -216,7 +218,8 @@ Trinidad and Tobago; Tunisia; Turkey; Turkmenistan; Tuvalu; Uganda; Ukraine; Uni
 Emirates; United Kingdom; United States; Uruguay; Uzbekistan; Vanuatu; Vatican; Venezuela;
 Vietnam; W. Sahara; Yemen; Zambia; Zimbabwe
 """
-"""Short English names as in the public-domain map data of Natural Earth, and a few territories."""
+"""Short English country names from the public-domain map data of Natural Earth, with a few
+territories."""
 
 _MOMENTS: Mapping[str, tuple[str, ...]] = {
     "daytime": ("sunrise", "morning", "noon", "afternoon", "sunset", "evening", "night"),
@@ -227,24 +230,24 @@ _MOMENTS: Mapping[str, tuple[str, ...]] = {
         *("cloudy", "drizzle", "foggy", "rainy", "sleet", "snowy", "stormy", "sunny", "unknown"),
     ),
     "country": (*(" ".join(name.split()) for name in _COUNTRIES.split(";")), "unknown"),
-    # Cities are numbers without a name. Cities that do not occur in the data have a row too.
+    # Cities are numbers without names. Cities that do not occur in the data also have a value.
     "city": tuple(map(str, range(1200))),
 }
-"""The vocabularies of Frappe's contexts: all possible values, not those in the data."""
+"""The vocabularies of Frappe's contexts: all possible values, not only the values in the data."""
 
 
 def _read_frappe(files: dict[str, bytes]) -> Tables:
     log = pl.read_csv(files["frappe.csv"], separator="\t")
     meta = pl.read_csv(files["meta.csv"], separator="\t", quote_char=None, infer_schema=False)
     price = pl.col("price")
-    # The list of apps and their prices is public; the log has the same cost for each app.
+    # The list of apps and their prices is public. The log has the same cost for each app.
     cost = pl.when(price == "Free").then(pl.lit("free")).otherwise(pl.lit("paid"))
     title = pl.when(pl.col("name").is_in(["unknown", ""])).then(None).otherwise("name")
     return Tables(
         manifest=Manifest(
             name="frappe",
             context=tuple(_MOMENTS),
-            # Names and prices are those of the shop.
+            # Names and prices come from the app shop.
             public=Public(
                 people=957,
                 items=True,
@@ -253,7 +256,7 @@ def _read_frappe(files: dict[str, bytes]) -> Tables:
                 values=_MOMENTS,
             ),
         ),
-        # `cnt`, how often this user used this app, is the outcome itself: it is not an input.
+        # `cnt`, the number of times this user used this app, is the outcome, so it is not an input.
         interactions=log.select("user", "item", *_MOMENTS),
         users=log.select(pl.col("user").unique().sort().alias("id")),
         items=meta.select(
@@ -278,7 +281,7 @@ def _read_gowalla(files: dict[str, bytes]) -> Tables:
             public=Public(people=_GOWALLA_PEOPLE, items=True, threshold=True),
         ),
         interactions=lines["train.txt"],
-        # Everybody and every place by number, whether or not they have a line.
+        # All people and places by number, including those without a line.
         users=pl.DataFrame({"id": range(_GOWALLA_PEOPLE)}),
         items=pl.DataFrame({"id": range(_GOWALLA_PLACES)}),
         test=lines["test.txt"],
@@ -311,7 +314,7 @@ PUBLISHED: dict[str, Published] = {
     ),
     "gowalla": Published(
         archive="gowalla.zip",
-        # The split that papers on graph recommenders have used since this one (Data/gowalla).
+        # Papers on graph recommenders have used this split since its publication (Data/gowalla).
         address="https://github.com/xiangwang1223/neural_graph_collaborative_filtering",
         download=None,
         sums={
@@ -330,12 +333,12 @@ PUBLISHED: dict[str, Published] = {
 def files_here(name: str) -> Path | None:
     """Return the archive, or the folder of the unpacked files, of a published data set.
 
-    None if it must be fetched: `$PRIVREC_DATA` and the cache have nothing, or the cache has
-    something else than the published files, which a download replaces.
+    Return None if a download is needed. Then `$PRIVREC_DATA` has no files, and the cache has no
+    files or files that are not the published ones. A download replaces such files.
 
     Raises:
         DataError: `$PRIVREC_DATA` has files that are not the published ones. They would be read
-            before those in the cache.
+            before the files in the cache.
     """
     published = _published(name)
     try:
@@ -350,11 +353,11 @@ def files_here(name: str) -> Path | None:
 def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Path:
     """Return the files of a published data set; download its archive into the cache if needed.
 
-    The archive is kept only if the SHA-256 sums of its files are those of the published files.
-    `address` replaces the publisher's. `timeout` is the longest wait for data, in seconds.
+    The archive is kept only if its files have the SHA-256 sums of the published files. `address`
+    replaces the publisher's address. `timeout` is the longest wait for data, in seconds.
 
     Raises:
-        DataError: The download failed; the message says which file to put where by hand.
+        DataError: The download failed. The message names the file and the folder to put it in.
     """
     published = _published(name)
     if here := files_here(name):
@@ -385,7 +388,7 @@ def _published(name: str) -> Published:
 
 
 def _download(source: str, target: Path, published: Published, timeout: float) -> str | None:
-    """Download the archive to `target`; return what is wrong with it, or None."""
+    """Download the archive to `target`; return a description of an error, or None."""
     if not source.startswith(("https://", "http://", "file://")):
         return "the address must start with https://, http:// or file://"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -394,7 +397,7 @@ def _download(source: str, target: Path, published: Published, timeout: float) -
     try:
         with (
             os.fdopen(handle, "wb") as file,
-            # S310 warns of other schemes than the three allowed above.
+            # Rule S310 warns about other schemes than the three schemes allowed above.
             urllib.request.urlopen(source, timeout=timeout) as answer,  # noqa: S310
         ):
             shutil.copyfileobj(answer, file)

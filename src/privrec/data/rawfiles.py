@@ -1,7 +1,8 @@
-"""Reading the files of an import into columns: separated text, RecBole's files, Parquet, lists.
+"""Reading the files of an import into columns: text with separators, RecBole, Parquet and lists.
 
-Polars reads Parquet, and text in which all lines have the same number of fields. Other text is
-split here, because polars fills short lines without an error, and its errors have no line number.
+Polars reads Parquet, and text whose lines all have the same number of fields. Other text is split
+by the functions below, because polars fills short lines without an error, and its errors have no
+line number.
 """
 
 import contextlib
@@ -29,11 +30,11 @@ _JSON = (".jsonl", ".ndjson", ".json")
 def read_raw(
     source: Table, *, encoding: str = "utf-8", form: Form = "table", decimal: Decimal = "."
 ) -> RawTable:
-    """Return the columns of a file; a table that is in memory already is returned as it is.
+    """Return the columns of a file; a `RawTable` is returned unchanged.
 
-    The separator and the header of a text file are detected from its first lines. A first line
-    that contains a number or a date is not a header. "auto" detects whether a text file has a list
-    of items for each person instead of columns.
+    The separator and the header of a text file are detected from its first lines. A first line that
+    contains a number or a date is not a header. With the form "auto", the function detects whether
+    a text file has a list of items for each person instead of columns.
     """
     if isinstance(source, RawTable):
         table = source
@@ -48,7 +49,7 @@ def read_raw(
             table = _read_parquet(raw, str(source))
         else:
             text = _decode(raw, encoding, str(source))
-            del raw  # It takes as much memory as `text`.
+            del raw  # The bytes take as much memory as `text`.
             table = _read_text(text, name, form, decimal, str(source))
     if table.frame.height == 0 and not table.bad:
         rows = "a header but no rows" if table.is_text else "no rows"
@@ -65,7 +66,6 @@ def _read_parquet(raw: bytes, file: str) -> RawTable:
 
 
 def _decode(raw: bytes, encoding: str, file: str) -> str:
-    """Return the text of a file, with uniform line ends."""
     advice = "save the file as UTF-8, or say --encoding cp1252 (Excel on Windows) or latin-1"
     try:
         text = raw.decode(encoding)
@@ -81,7 +81,7 @@ def _decode(raw: bytes, encoding: str, file: str) -> str:
         raise DataError(f"{place} ({advice})") from error
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     text = text if "\n" in text else text.replace("\r", "\n")
-    if "\0" in _first_line(text):  # UTF-16 that was read as UTF-8.
+    if "\0" in _first_line(text):  # The file is UTF-16 but was read as UTF-8.
         raise DataError(f"{file} line 1 is not {encoding} ({advice})")
     if not text or text.isspace():
         raise DataError(f"{file} is empty")
@@ -97,7 +97,7 @@ def _read_text(text: str, name: str, form: Form, decimal: Decimal, file: str) ->
         raise DataError(
             f"{file} is JSON, which is not read: use CSV or Parquet, or a frame in Python"
         )
-    # MovieLens-100K has files u.user and u.item, of another form.
+    # MovieLens-100K has files u.user and u.item that are not RecBole files.
     atomic = name.endswith(_ATOMIC) and "|" not in _first_line(text)
     if form == "lists" or (form == "auto" and not atomic and looks_like_lists(text)):
         return split_lists(text, file)
@@ -153,9 +153,10 @@ def _atomic_types(header: list[str], file: str) -> dict[str, str]:
 def _sniff(text: str, decimal: Decimal) -> str:
     """Return the separator of the fields, detected from the first lines; "," if there is none.
 
-    A separator should occur equally often in the first line and in most other lines. Among several,
-    `::` and tabs are preferred. A comma comes last if it is the decimal comma. Words contain spaces
-    too, so a space is a separator only if it is the only candidate and lines contain numbers.
+    A separator should occur equally often in the first line and in most other lines. If there are
+    several, `::` and tabs are preferred. A comma is the last choice if it is the decimal comma.
+    Text values can contain spaces, so a space is a separator only if it is the only candidate and
+    lines contain numbers.
     """
     sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
     sample = [re.sub(" {2,}", " ", line.strip(" ")) for line in sample if line.strip()]
@@ -191,7 +192,7 @@ class _Fields(NamedTuple):
 
 
 def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
-    """Return the fields of a text; if `quoted`, quotes around a field are removed."""
+    """Return the fields of a text. If `quoted` is true, quotes around a field are removed."""
     quoted = quoted and '"' in text
     fields = _split_even(text, separator, quoted=quoted)
     if fields is None and quoted:
@@ -205,19 +206,19 @@ def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
 
 
 _RARE = "\x1f"
-"""Replaces `::` where a separator must be one character; it is the unit separator of ASCII."""
+"""The ASCII unit separator. It replaces `::` because polars needs a separator of one character."""
 
 
 def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
-    """Return the fields, or None if lines differ in number of fields, or quotes need a parser.
+    """Return the fields, or None if lines have different numbers of fields or quotes need a parser.
 
-    This is the fast way for most files: polars' CSV reader takes a fraction of the time and memory
-    of `_split_lines` and `_split_quoted`.
+    This function is fast and fits most files. Polars' CSV reader takes a fraction of the time and
+    memory of `_split_lines` and `_split_quoted`.
     """
     if not text.endswith("\n") or text.endswith("\n\n"):
         text = text.rstrip("\n") + "\n"
     lines, width = text.count("\n"), _first_line(text).count(separator) + 1
-    # Polars' CSV reader would remove a \r before the end of a line, as a part of that line end.
+    # Polars' CSV reader would remove a \r before the end of a line as a part of the line end.
     if width == 1 or "\r" in text or text.count(separator) != lines * (width - 1):
         return None
     if len(separator) > 1:
@@ -236,8 +237,8 @@ def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
         return None
     if frame.height != lines:
         return None
-    # A line with too many fields raises above, and the number of separators is right for all lines
-    # together. So no line has too few fields, and a null is an empty field.
+    # A line with too many fields raises above, and the total number of separators is correct. So
+    # each line has the correct number of fields, and a null is an empty field.
     frame = frame.fill_null("") if any(frame.null_count().row(0)) else frame
     if quoted:
         plain = pl.all().str.contains(r'^("[^"]*"|[^"]*)$').all()
@@ -255,7 +256,7 @@ def _split_lines(text: str, separator: str, file: str) -> _Fields:
     lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
     filled = (lines.str.strip_chars(" ") != "").to_numpy()
     width = lines[int(np.flatnonzero(filled)[0])].count(separator) + 1
-    # Allow one field too many, so that a line with too many fields is detected.
+    # One more column than expected, so that a line with too many fields is detected.
     frame = lines.str.split_exact(separator, width).struct.unnest()
     whole = (frame[:, width - 1].is_not_null() & frame[:, width].is_null()).to_numpy()
     bad = [
@@ -267,7 +268,7 @@ def _split_lines(text: str, separator: str, file: str) -> _Fields:
 
 
 class _Row(NamedTuple):
-    """A row: the number of its first line, and its fields; None if a quote is not closed."""
+    """The number of a row's first line, and its fields; None if a quote is not closed."""
 
     line: int
     fields: list[str] | None
@@ -284,15 +285,15 @@ def _quoted_rows(text: str, separator: str, file: str) -> Iterator[_Row]:
             fields = next(reader)
         is_long = reader.line_num > line
         if (fields is None and is_long) or (separator == "\t" and (fields is None or is_long)):
-            # It is unknown how many rows the open quote covers, so it cannot be skipped.
+            # The number of rows inside the open quote is unknown, so these rows cannot be skipped.
             raise DataError(f"{file} line {line} {_OPEN}")
         yield _Row(line, fields)
 
 
 _OPEN = "must close a quote where the field ends"
 _ROWS_AT_A_TIME = 2**16
-"""Rows are put into a frame after this many: a row takes much more memory as a Python list. Chosen
-by hand."""
+"""The number of rows that are put into a frame at once. A row as a Python list takes much more
+memory. Chosen by hand."""
 
 
 def _split_quoted(text: str, separator: str, file: str) -> _Fields:
@@ -332,25 +333,26 @@ _CELL = "[^ \t,]+"
 _WHOLE = "^[0-9]+$"
 _EMPTY = re.compile("[,\t][,\t]|[,\t]\\s*$")
 _SAMPLE = 65536
-"""How many characters decide whether a file has a list for each person. Chosen by hand."""
+"""The number of characters from which lists are detected. Chosen by hand."""
 
 
 def looks_like_lists(text: str) -> bool:
-    """Return whether the first lines can be nothing but people and their items.
+    """Return whether the first lines are lists: a person and her items in each line.
 
-    All cells are whole numbers, no two lines begin with the same one, and no number of cells is
-    that of more than half of the lines. A table of numbers with a few short rows is no such file.
+    All cells must be whole numbers. No two lines may begin with the same number. At most half of
+    the lines may have the same number of cells, so a numeric table with a few short rows is not a
+    list.
     """
     widths = Counter(map(len, _rows_of_lists(text)))
     return bool(widths) and 2 * max(widths.values()) <= widths.total()
 
 
 def _rows_of_lists(text: str) -> list[list[str]]:
-    """Return the cells of the first lines if they may be people and their items, else nothing."""
+    """Return the cells of the first lines if they may be people and their items, otherwise []."""
     lines = text[:_SAMPLE].split("\n")
     if any(_EMPTY.search(line) for line in lines):
-        return []  # An empty cell is a missing value of a table.
-    # The last line of the sample may be cut.
+        return []  # An empty cell is a missing value in a table.
+    # The last line of the sample may be incomplete.
     rows = [re.findall(_CELL, line) for line in (lines[:-1] if len(text) > _SAMPLE else lines)]
     rows = [row for row in rows if row]
     if len(rows) < 2 or not all(re.match(_WHOLE, cell) for row in rows for cell in row):
@@ -359,10 +361,10 @@ def _rows_of_lists(text: str) -> list[list[str]]:
 
 
 def split_lists(text: str, file: str) -> RawTable:
-    """Return a row for each person and item; somebody without items has one row of item null.
+    """Return a row for each person and item; a person without items has one row of item null.
 
-    Spaces, tabs or commas separate the numbers. A line is bad if it has anything else than whole
-    numbers, or if its person has had a line before.
+    The numbers are separated by spaces, tabs or commas. A line is bad if a cell is not a whole
+    number, or if its person has an earlier line.
     """
     cells = pl.Series("line", [text]).str.split("\n").explode().str.extract_all(_CELL)
     is_strange = ~pl.element().str.contains(_WHOLE)

@@ -1,6 +1,7 @@
-"""A file's columns as they were read, and their values as ids, numbers, times and features.
+"""The raw columns of a file, and conversion of their values to ids, numbers, times and features.
 
-What cannot be converted is a bad row: it is named by file, line, column and value.
+A row with a value that cannot be converted is a bad row. An error names its file, line, column and
+value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +16,18 @@ from privrec.errors import DataError
 from privrec.types import BoolArray, IntArray
 
 Form = Literal["auto", "table", "lists"]
-"""A file's form: a table of columns, or one line for each person with her items."""
+"""The form of a file: "table" has columns, "lists" has one line for each person with her items."""
 Dates = Literal["iso", "day-first", "month-first"]
-"""How dates are written: 2023-12-31, or 31.12.2023, or 12/31/2023."""
+"""The notation of dates: 2023-12-31, 31.12.2023 or 12/31/2023."""
 Decimal = Literal[".", ","]
-"""What stands before the decimals of a number."""
+"""The decimal sign in numbers."""
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be used: its file and line, and what is wrong with it.
+    """A row that cannot be used: its file, its line, and the reason.
 
-    `line` counts the lines of a text file, including the header, or the rows of a Parquet file,
-    both from 1, or the rows of a frame from 0. `column` is empty if the whole line is wrong.
+    In a text file, `line` counts lines from 1, including the header. In a Parquet file, `line`
+    counts rows from 1, and in a frame, rows from 0. `column` is empty if the whole line is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -47,13 +48,14 @@ class BadRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTable:
-    """A file's columns under their original names, before a meaning is assigned to them.
+    """The columns of a file under their original names, before a meaning is assigned to them.
 
-    `lines` has the line of each row of `frame`. The columns of separated text (`is_text`) are all
-    text, without the spaces around a value; without a header they are called "1", "2", … . `types`
-    has the types in an atomic file's header. `bad` has the rows that could not be split into
-    columns. `lists` says that the file had one line for each person: then an item is null where
-    somebody has none. `decimal` and `dates` say how numbers and dates are written in text.
+    `lines` has the line of each row of `frame`. Columns of a text file (`is_text`) contain text,
+    without spaces around a value. Without a header, the columns are named "1", "2", … . `types` has
+    the column types in the header of an atomic RecBole file. `bad` has the rows that could not be
+    split into columns. If `lists` is true, the file has one line for each person, and the item of a
+    person without items is null. `decimal` and `dates` are the notations of numbers and dates in
+    text.
     """
 
     file: str
@@ -71,7 +73,7 @@ class RawTable:
         return self.file
 
     def bad_rows(self, rows: IntArray, column: str, reason: str) -> list[BadRow]:
-        """Return what is wrong with the given rows."""
+        """Return the given rows as bad rows, with their line numbers and values."""
         values = self.frame[column]
         unit: Literal["line", "row"] = "line" if self.is_text else "row"
         return [
@@ -81,7 +83,7 @@ class RawTable:
 
 
 Table = Path | RawTable
-"""A file, or a table that is in memory already."""
+"""A file, or a table in memory."""
 
 
 def _shown(value: object) -> str:
@@ -92,7 +94,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The bad rows of a file for one column."""
+    """The bad rows of one column, as a mask over all rows, and the reason."""
 
     column: str
     mask: BoolArray
@@ -100,13 +102,13 @@ class Check:
 
 
 def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as text, and the rows where it is empty."""
+    """Return a column of ids as text, and a check for empty ids."""
     column = table.frame[name]
     kind = column.dtype
     reason = "must be text or a whole number, and not empty"
     if kind.is_float():
-        # Integers are stored as floats if other rows of the column are empty. Large ones have lost
-        # their last digits then, and several of them would be one id.
+        # If some rows of an integer column are empty, the integers may be stored as floats. Large
+        # integers then lose their last digits, so several ids could become equal.
         exact = 2**53 if kind == pl.Float64 else 2**24 if kind == pl.Float32 else 2**11
         whole = column.cast(pl.Int64, strict=False)
         inexact = (whole.cast(kind) != column) | (whole.abs() > exact)
@@ -121,12 +123,12 @@ def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 
 def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as numbers, and the rows where it is not a finite number."""
+    """Return a column as numbers, and a check for values that are not finite numbers."""
     column = table.frame[name]
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
     numbers = _numbers(column, table.decimal)
-    # Values are used in single precision, where 1e39 is infinite.
+    # Values are used in single precision. There 1e39 is infinite.
     unusable = ~numbers.cast(pl.Float32).is_finite().fill_null(value=False).to_numpy()
     must = "must be a finite number"
     if table.decimal == ",":
@@ -137,7 +139,10 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 
 
 def _numbers(column: pl.Series, decimal: Decimal) -> pl.Series:
-    """Return the numbers of a column, null where a text is none; with a comma no point is read."""
+    """Return a column as numbers, null if a text is not a number.
+
+    If the decimal sign is a comma, a number with a point also becomes null.
+    """
     if column.dtype == pl.String and decimal == ",":
         column = column.set(column.str.contains(".", literal=True), None)
         column = column.str.replace(",", ".", literal=True)
@@ -145,14 +150,14 @@ def _numbers(column: pl.Series, decimal: Decimal) -> pl.Series:
 
 
 def has_commas(column: pl.Series) -> bool:
-    """Return whether a column of text has numbers with a decimal comma, and nothing but numbers."""
+    """Return whether a text column has only numbers, some of them with a decimal comma."""
     if column.dtype != pl.String or not column.str.contains(",", literal=True).any():
         return False
     return bool(column.str.contains(r"^([+-]?\d*(,\d+)?)?$").all())
 
 
 def read_times(table: RawTable, name: str) -> tuple[pl.Series, Check]:
-    """Return a column as numbers or else as dates, and the rows where it is neither."""
+    """Return a column as numbers or dates, and a check for values that are neither."""
     column = times = table.frame[name]
     must = _MUST_BE_TIME[table.dates]
     if column.dtype == pl.String:
@@ -190,12 +195,12 @@ _ORDER: dict[Dates, tuple[str, str, str]] = {
 
 
 def _dates(column: pl.Series, dates: Dates) -> pl.Series:
-    """Return the dates, of which ISO ones are always read; those without a zone count as UTC."""
+    """Return the dates of a column. ISO dates are always read. A date without a zone is in UTC."""
     day = _ISO if dates == "iso" else _LOCAL
     parts = column.str.extract_groups(day + _CLOCK + _ZONE).struct.unnest()
     parts.columns = [*_ORDER[dates], "hour", "minute", "second", "half", "zone"]
     year, hour = pl.col("year").cast(pl.Int64), pl.col("hour").fill_null("0").cast(pl.Int64)
-    # 23 is 2023 and 99 is 1999.
+    # The years 23 and 99 mean 2023 and 1999.
     year = pl.when(year < 70).then(year + 2000).when(year < 100).then(year + 1900).otherwise(year)
     is_late = pl.col("half").str.to_lowercase() == "p"
     hour = pl.when(is_late.is_null()).then(hour).otherwise(hour % 12 + 12 * is_late)
@@ -210,7 +215,7 @@ def _dates(column: pl.Series, dates: Dates) -> pl.Series:
 
 
 def read_title(table: RawTable, name: str) -> pl.Series:
-    """Return a column as text to show; empty values become missing."""
+    """Return a column as text to be shown; empty values become null."""
     column = table.frame[name]
     if column.dtype.is_nested() or column.dtype == pl.Binary:
         raise DataError(f"{table.file}: {name!r} must be text; got {column.dtype}")
@@ -218,11 +223,12 @@ def read_title(table: RawTable, name: str) -> pl.Series:
 
 
 def read_feature(table: RawTable, name: str, *, may_split: bool) -> tuple[pl.Series, Check]:
-    """Return a column as a feature of the detected kind, and the rows with a bad number.
+    """Return a column as a feature of the detected kind, and a check for bad numbers.
 
-    The types of an atomic file decide. In other files, text is split at `|` if some value has one
-    and `may_split` is true. It is numeric if all values are numbers and some have a decimal point.
-    Otherwise it stays as it is. Integers are categories; an integer with a leading zero stays text.
+    In an atomic RecBole file, the header gives the type. In other files, text is split at `|` if a
+    value contains `|` and `may_split` is true. Text becomes numeric if all values are numbers and
+    some have a decimal point. Otherwise the text is not changed. Integers are categories, and an
+    integer with a leading zero stays text.
     """
     column = table.frame[name]
     kind = table.types.get(name)
@@ -251,7 +257,10 @@ _ON, _OFF = ("1", "true"), ("0", "false", "")
 
 
 def read_flags(table: RawTable, names: Sequence[str]) -> tuple[pl.Series, list[Check]]:
-    """Return for each row the names of the columns that are 1, and rows with more than 0 and 1."""
+    """Return for each row the names of the columns that are 1, and a check for each column.
+
+    The check finds values other than 0 and 1.
+    """
     texts = table.frame.select(pl.col(names).cast(pl.String).fill_null(""))
     checks = [
         Check(name, (~texts[name].is_in([*_ON, *_OFF])).to_numpy(), "must be 0 or 1")
@@ -271,7 +280,7 @@ def _parts(column: pl.Series, separator: str) -> pl.Series:
 
 
 def _as_it_looks(column: pl.Series, decimal: Decimal) -> pl.Series:
-    """Return whole numbers or numbers if all values are such and lose nothing, else the text."""
+    """Return a text column as integers or decimal numbers if all values are such, else as text."""
     present = column.drop_nulls()
     if present.is_empty() or present.str.contains(r"^[+-]?0\d").any():
         return column

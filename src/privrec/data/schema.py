@@ -1,4 +1,4 @@
-"""What a data set's features are, and their encoding as weighted bags of table rows."""
+"""The features of a data set, and their encoding as weighted bags of rows of embedding tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One feature: its side (user, item or context), its kind, and the values it can take.
+    """One feature: its side (user, item or context), its kind, and its possible values.
 
     `values` is the vocabulary of a categorical or multi-valued feature. A numeric feature is
-    standardised with `mean` and `scale` and has a single table row that its value multiplies.
+    standardised with `mean` and `scale`. Its embedding table has one row, which is multiplied by
+    the standardised value.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Feature:
 
     @property
     def rows(self) -> int:
-        """How many rows the feature's embedding table has."""
+        """The number of rows of the feature's embedding table."""
         return 1 if self.kind == "numeric" else len(self.values)
 
     @property
@@ -45,16 +46,17 @@ class Feature:
 
 
 AT_MEAN = np.finfo(np.float32).tiny
-"""The smallest weight: it changes no sum, and is not 0."""
+"""The smallest positive weight. It is not 0 but too small to change a sum."""
 
 
 class Bag(NamedTuple):
-    """A feature's encoded values: each row is a weighted bag of at most `width` table rows.
+    """The encoded values of a feature: each row is a weighted bag of at most `width` table rows.
 
-    `codes` and `weights` have shape (n, width). A categorical value is one code of weight 1, a
-    list of m values m codes of weight 1/m, a number code 0 with the standardised value as weight.
-    A missing value has weight 0 and any code: it embeds as the zero vector. A number of an item
-    that is the mean has the weight `AT_MEAN`, so that it is not missing.
+    `codes` and `weights` have shape (n, width). A categorical value has one code with weight 1. A
+    list of m values has m codes with weight 1/m. A number has code 0, and its weight is the
+    standardised value. A missing value has weight 0 and any code, so its embedding is the zero
+    vector. If an item's number equals the mean, its weight is `AT_MEAN`, because a weight of 0
+    would mean a missing value.
     """
 
     codes: Leaf
@@ -68,7 +70,7 @@ class Bag(NamedTuple):
         return Bag(codes=self.codes[rows], weights=self.weights[rows])
 
     def join(self, other: "Bag") -> "Bag":
-        """Return the rows of both; the narrower one is filled up with values that are missing."""
+        """Return the rows of both bags; the narrower bag is filled up with missing values."""
         width = max(self.codes.shape[1], other.codes.shape[1])
 
         def wide(columns: Leaf) -> Leaf:
@@ -99,7 +101,7 @@ class Schema:
         return tuple(feature for feature in self.features if feature.side == side)
 
     def named(self, name: str, side: Side) -> Feature:
-        """Return the feature of that name, or raise with the nearest valid one."""
+        """Return the feature of that name. If there is none, raise with the most similar name."""
         known = {feature.name: feature for feature in self.of(side)}
         if name not in known:
             raise DataError(
@@ -110,11 +112,12 @@ class Schema:
 
 
 _FEW = 12
-"""So many values are named in an error. Chosen by hand: they fit into two lines."""
+"""The largest number of values listed in an error message. Chosen by hand: they fit into two
+lines."""
 
 
 def check_names(schema: Schema, names: Iterable[str]) -> None:
-    """Raise for a name that is no feature of a person or a moment, with the nearest valid one."""
+    """Raise for a name that is not a feature of a person or context, with the most similar name."""
     known = [feature.name for side in _GIVEN for feature in schema.of(side)]
     for name in names:
         if name in known:
@@ -136,8 +139,8 @@ _GIVEN: tuple[Side, ...] = ("user", "context")
 def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) -> Bag:
     """Return the bag of one column of raw values.
 
-    Missing values (None, NaN, empty lists) and, unless `strict`, values outside the vocabulary
-    get weight 0. With `strict` an unknown value raises, with the nearest valid one.
+    Missing values (None, NaN, empty lists) get weight 0. Values outside the vocabulary also get
+    weight 0, but with `strict` they raise an error with the most similar known value.
     """
     if feature.kind == "numeric":
         return _encode_numbers(feature, column)
@@ -160,7 +163,7 @@ def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) 
 
 
 def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict[str, Bag]:
-    """Return the bags (one row each) of one person's or context's features; missing: weight 0."""
+    """Return the bags of one person's or context's features; missing features have weight 0."""
     for name in values:
         schema.named(name, side)
     return {
@@ -170,7 +173,7 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
 
 
 LARGEST = float(np.finfo(np.float32).max)
-"""The largest number: features are encoded in 32 bits."""
+"""The largest feature value, because features are encoded in 32 bits."""
 
 
 def is_missing(value: object) -> bool:

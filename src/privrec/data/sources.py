@@ -1,4 +1,4 @@
-"""Data as a federation: a built-in name, a data folder, or a frame; and what is in it."""
+"""Loading data as a federation: a built-in data set, a data folder, or a frame."""
 
 import re
 import warnings
@@ -47,14 +47,15 @@ def load(
 ) -> Federation:
     """Return the federation of a built-in name, a data folder, or a frame of polars or pandas.
 
-    `synthetic` takes settings: `synthetic:users=1000000,seed=3`. The rest is for frames. `user`,
-    `item`, `value` and `time` name columns of the frame, and `title` one of `items`; usual names
-    such as `user_id` or `rating` are found without. `context` lists columns of the moment. `users`
-    and `items` are frames with an id and features; `test` has lines to be tested, like those of
-    `data`. A value above `positive_above` is a like. `name` names the data, and `population` its
-    people in ledgers (without it, `name`). `skip_bad` leaves rows out that cannot be used. A given
-    `items` counts as a public catalogue, a given `positive_above` as a public choice, and
-    `public_item_features` declares that no column of `items` was computed from people's data.
+    `synthetic` takes settings: `synthetic:users=1000000,seed=3`. All other arguments are for
+    frames. `user`, `item`, `value` and `time` name columns of the frame, and `title` names a column
+    of `items`. Usual names such as `user_id` or `rating` are found automatically. `context` lists
+    context columns. `users` and `items` are frames with an id and features. `test` has lines for
+    testing, with the columns of `data`. A value above `positive_above` is a like. `name` is the
+    name of the data. `population` names the people in ledgers, and its default is `name`.
+    `skip_bad` leaves out rows that cannot be used. A given `items` counts as a public catalogue,
+    and a given `positive_above` as a public choice. `public_item_features` declares that no column
+    of `items` was computed from people's data.
     """
     roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
     mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
@@ -90,7 +91,7 @@ def load(
 
 
 def _import_frames(population: str, **how: Any) -> Federation:
-    """Return the federation of frames, as the import of the same tables has it."""
+    """Return the federation of frames, the same as an import of files with these tables."""
     try:
         result = import_files(**how)
         manifest = replace(result.tables.manifest, population=population)
@@ -102,7 +103,7 @@ def _import_frames(population: str, **how: Any) -> Federation:
 
 
 def _table(data: object, file: str) -> RawTable:
-    """Return a frame as a table; `file` stands for the name of a file."""
+    """Return a frame as a raw table; `file` describes the frame in errors."""
     frame = as_polars(data, file)
     return RawTable(file=file, frame=frame, lines=np.arange(frame.height), is_text=False)
 
@@ -117,7 +118,7 @@ def _warn(result: ImportResult) -> None:
 
 
 def _in_python(message: str) -> str:
-    """Return an import's message with arguments of `load`, and no other options of the command."""
+    """Return an import's message with the arguments of `load` instead of command-line options."""
     message = message.replace("--public-item-features", "--public_item_features")
     message = re.sub(r"`--(?:map )?(\w+)(?:=…)?`", r"`\1`", message)
     message = re.sub(r"--map (user|item|time|title)=", r"\1=", message)
@@ -126,7 +127,7 @@ def _in_python(message: str) -> str:
 
 
 def named(data: object) -> tuple[str, Callable[[], Federation]]:
-    """Return the name of data as settings have it, and what loads it."""
+    """Return the name of the data in settings, and a function that loads the data."""
     if isinstance(data, str | PathLike):
         name = fspath(data)
         return str(name), lambda: load(name)
@@ -135,10 +136,10 @@ def named(data: object) -> tuple[str, Callable[[], Federation]]:
 
 
 def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
-    """Return the data of a run, with its items in the order that the run was begun with.
+    """Return the data of a run, with the items in the order of the run's catalogue.
 
-    `begun_with` reads the run's own catalogue. Runs of older versions have the items in the order
-    of the table in the data folder.
+    `begun_with` reads the run's own catalogue. In runs of older versions, items have the order of
+    the table in the data folder.
     """
     federation = load(data)
     if not isinstance(data, str | PathLike) or not Path(data).is_dir():
@@ -150,7 +151,7 @@ def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
 
 
 def own_name(name: str | None) -> str:
-    """Return the name of a user's own data; the names of built-in data are taken."""
+    """Return the name of a user's own data; raise for the name of a built-in data set."""
     own = _text("name", name) or "frame"
     if own.partition(":")[0] in BUILT_IN:
         raise SettingsError(f"`name` must not be that of built-in data; got {own!r}")
@@ -198,16 +199,16 @@ def _synthetic_settings(text: str) -> SyntheticSettings:
 
 
 def is_here(name: str) -> bool:
-    """Return whether a built-in data set can be loaded without fetching anything."""
+    """Return whether a built-in data set can be loaded without a download."""
     if name not in PUBLISHED:
         return True
     return any(places(folder, PUBLISHED[name]) for folder in search_folders())
 
 
 def describe_data(data: str) -> dict[str, Any]:
-    """Return counts of people, items, interactions and likes, and the features.
+    """Return the numbers of people, items, interactions and likes, and the features.
 
-    It reads all people, about a thousand at a time.
+    All people are read, about a thousand at a time.
     """
     federation = load(data)
     sizes: list[np.ndarray] = []

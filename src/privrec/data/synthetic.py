@@ -1,10 +1,10 @@
 """A synthetic population, generated client by client and never in memory as a whole.
 
-Every person is a pure function of (seed, position): demographics, a taste that partly depends on
-them, a long-tailed number of interactions, items chosen by taste and popularity, ratings and
-times. The cost of a cohort depends on the size of the cohort, not on that of the population. In a
-large catalogue, a person looks at a bounded number of items. All numbers of the generator were
-chosen by hand.
+Each person is a pure function of (seed, position). She has demographics, a taste vector that partly
+depends on them, a long-tailed number of interactions, items chosen by taste and popularity, ratings
+and times. The cost of a cohort depends on the size of the cohort, not on the size of the
+population. In a large catalogue, a person considers a limited number of items. All numbers of the
+generator were chosen by hand.
 """
 
 import hashlib
@@ -36,18 +36,19 @@ _SECOND = (
 )  # fmt: skip
 _TASTE_SIZE = 8
 _TASTE = 5.0
-"""How strongly taste decides what somebody interacts with, beside popularity."""
+"""The weight of taste, relative to popularity, in the choice of items."""
 _ALL_LOOKED_AT = 4096
-"""In a catalogue of up to this many items, everybody looks at all of them."""
+"""In a catalogue of up to this many items, each person considers all items."""
 _LOOKED_AT = 1024
-"""How many items a person looks at in a larger catalogue, unless her history may be long."""
+"""The number of items that a person considers in a larger catalogue, or four times the longest
+history if that is more."""
 _START = 1_600_000_000.0
 _DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSettings:
-    """The size of the population and of the catalogue, and the longest history."""
+    """The sizes of the population and of the catalogue, and the longest history."""
 
     users: int = 2000
     items: int = 600
@@ -64,7 +65,7 @@ class SyntheticSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
-    """What all people share: item vectors, item popularity, and the tastes of demographics."""
+    """The data that all people share: item vectors, popularity, tastes of demographic groups."""
 
     items: npt.NDArray[np.floating]
     appeal: npt.NDArray[np.float64]
@@ -76,7 +77,7 @@ class _World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Groups:
-    """The items of a large catalogue by popularity, cut into groups of about the same weight.
+    """Groups of items of a large catalogue: similar popularity, about the same total weight.
 
     Group g has the items `by_fame[starts[g] : starts[g] + sizes[g]]`.
     """
@@ -100,7 +101,8 @@ def synthetic(settings: SyntheticSettings) -> Federation:
         )
     )
     name = synthetic_name(settings)
-    # People of large catalogues are others than they were when everybody looked at all items.
+    # In large catalogues, the people differ from those of older versions, in which each person
+    # considered all items.
     law = "" if world.groups is None else " by groups"
     return Federation(
         catalogue=Catalogue(
@@ -169,7 +171,7 @@ def _drawn_one_by_one(
 def _drawn_at_once(
     draw: np.random.Generator, counts: IntArray, centres: npt.NDArray[np.float64]
 ) -> tuple[Bag, npt.NDArray[np.float64]]:
-    """Return the same for many items: other genres by the same law, without a loop over items."""
+    """Return the same for many items: other genres with the same distribution, without a loop."""
     shuffled = np.argsort(draw.random((len(counts), len(_GENRES)), np.float32), axis=1)
     has = np.arange(3) < counts[:, None]
     codes = np.where(has, shuffled[:, :3], 0).astype(np.int32)
@@ -180,13 +182,13 @@ def _drawn_at_once(
 def _grouped(fame: npt.NDArray[np.int64], longest: int) -> tuple[_Groups, npt.NDArray[np.float64]]:
     """Return the groups, and the logarithm of each group's weight: the sum of 1/k^0.6 over it.
 
-    The most popular items are groups of their own.
+    Each of the most popular items is a group of its own.
     """
     count = min(max(_LOOKED_AT, 4 * longest), len(fame))
     weight = np.concatenate([[0.0], np.cumsum(np.arange(1.0, len(fame) + 1) ** -0.6)])
     place = np.arange(count + 1)
     bounds = np.searchsorted(weight, weight[-1] * place / count)
-    # At least one item for each group, and one for each that follows.
+    # Each group has at least one item, and each of the following groups too.
     bounds = np.maximum.accumulate(bounds - place) + place
     bounds = np.minimum(bounds, len(fame) - count + place)
     groups = _Groups(
@@ -196,16 +198,17 @@ def _grouped(fame: npt.NDArray[np.int64], longest: int) -> tuple[_Groups, npt.ND
 
 
 _Uniform = Callable[[str, int], npt.NDArray[np.float64]]
-"""Purpose, count -> that many uniform numbers for each person."""
+"""A function of a purpose and a count that returns this many uniform numbers for each person."""
 
 
 def _choices(
     world: _World, taste: npt.NDArray[np.float64], uniform: _Uniform, longest: int
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.floating]]:
-    """Return each person's items, those that suit her best first, and how well they suit her.
+    """Return each person's items, best first, and their affinities (inner products) to her taste.
 
-    The best `longest` by 5 · affinity + appeal + Gumbel noise. In a large catalogue they are the
-    best of one item of each group, and appeal is that of the group: about the same law.
+    The items are the best `longest` by 5 · affinity + appeal + Gumbel noise. In a large catalogue,
+    one random item of each group is considered, and appeal is that of the group. The distribution
+    is about the same.
     """
     groups = world.groups
     if groups is None:
@@ -229,7 +232,8 @@ def _people(
         words = client_words(
             settings.seed, 0, f"synthetic {purpose}", positions[:, None], np.arange(count)[None, :]
         )
-        # 52 bits: with 53 the largest word would round to 1, whose normal quantile is infinite.
+        # 52 bits are used, because with 53 bits the largest number would round to 1. Its normal
+        # quantile is infinite.
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     age = (uniform("age", 1)[:, 0] * len(_AGES)).astype(np.int32)
@@ -242,7 +246,7 @@ def _people(
     ranked, suits = _choices(world, taste, uniform, longest)
     mood = ndtri(uniform("mood", longest))
     stars = np.clip(np.rint(3.3 + 2.0 * suits + 0.6 * mood), 1, 5)
-    # `ranked` has the best-liked items first; the order of interactions is random instead.
+    # `ranked` has the best items first. The order of interactions is random.
     order = np.argsort(uniform("order", longest), axis=1)
     chosen = np.arange(longest)[None, :] < sizes[:, None]
     rows, places = np.nonzero(np.take_along_axis(chosen, order, 1))

@@ -1,4 +1,4 @@
-"""Data folders: three tables and a manifest. They are checked once and become a federation."""
+"""Data folders: three tables and a manifest, and their checked conversion to a federation."""
 
 import hashlib
 import math
@@ -32,7 +32,7 @@ from privrec.errors import DataError, nearest
 from privrec.types import F32, CodeArray, IntArray
 
 _SORTED_AT_ONCE = 2**18
-"""The number of lines in one sort. Chosen by hand: they fit into the cache of a processor."""
+"""The number of lines in one sort. Chosen by hand: the lines fit into the cache of a processor."""
 
 
 def _clients(
@@ -177,7 +177,7 @@ def read_folder(folder: Path) -> Tables:
 
 
 def write_folder(tables: Tables, folder: Path) -> None:
-    """Write the tables; `dataset.toml` comes last, so an incomplete folder cannot be read."""
+    """Write the tables. `dataset.toml` is last, so that an incomplete folder cannot be read."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in zip(_FRAMES, (tables.interactions, tables.users, tables.items), strict=True):
         frame.write_parquet(folder / f"{name}.parquet")
@@ -189,9 +189,10 @@ def write_folder(tables: Tables, folder: Path) -> None:
 def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) -> Federation:
     """Return the federation of the tables, after checking every id and value in them.
 
-    Items are sorted by their ids. The order of the table may be that in which people's lines name
-    the items, and the catalogue of a released model would then reveal something about these people.
-    `item_order` is another order of all ids: a resumed run keeps the order that it began with.
+    Items are sorted by their ids. Otherwise the order of the table could be the order in which
+    people's lines first name the items, and the catalogue of a released model would reveal
+    something about these people. `item_order` is another order of all ids. A resumed run uses it to
+    keep its original order.
     """
     manifest = tables.manifest
     users = _checked_ids(tables.users, "users")
@@ -249,11 +250,11 @@ def in_order(items: pl.DataFrame, item_order: Sequence[str] | None = None) -> pl
 
 
 _AT_A_TIME = 2**20
-"""The number of lines in one sort, which bounds the memory. Chosen by hand."""
+"""The number of lines in one sort, which limits the memory. Chosen by hand."""
 
 
 def _has_repeats(columns: Clients, n_items: int) -> bool:
-    """Return whether anybody has the same item twice."""
+    """Return whether a person has the same item twice."""
     offsets = columns.offsets
     for first, last in cuts(offsets, _AT_A_TIME):
         owner = np.repeat(np.arange(last - first), np.diff(offsets[first : last + 1]))
@@ -281,7 +282,7 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
         parts.append("the value above which a rating is a like")
     if public.people is None:
         parts.append("the number of people")
-    # A feature without any value is left out, which also depends on people's data.
+    # A feature without any value is left out of the model. This also depends on people's data.
     features = [name for name in tables.users.columns if name not in RESERVED]
     return (
         *parts,
@@ -305,10 +306,10 @@ def _undeclared_of_items(tables: Tables) -> list[str]:
 def _fingerprint(
     columns: Clients, test: Clients | None, catalogue: Catalogue, manifest: Manifest
 ) -> str:
-    """Return a hash of all that a run can depend on: people's data and the public side."""
+    """Return a hash of all data that a run can depend on: people's data and the public part."""
     # Some fields are newer than fingerprints: `has_dislikes`, which follows from the lines; the
     # declaration of item features, which changes no run; and `AT_MEAN`. They are left out here, so
-    # that the same data keeps its fingerprint.
+    # that the fingerprint of the same data does not change.
     older = tuple(part for part in catalogue.undeclared if not part.startswith(ITEM_FEATURES))
     items = {
         table: bag._replace(weights=np.where(bag.weights == AT_MEAN, np.float32(0), bag.weights))
@@ -421,7 +422,8 @@ def _encode_like(
 ) -> dict[str, Bag]:
     """Return the context of test lines as bags, with the values and scales of the training lines.
 
-    What the training lines never had counts as missing: a test file must not shape a model.
+    Values that do not occur in the training lines count as missing, because a test file must not
+    influence a model.
     """
     numbers = {f.name: (f.mean, f.scale) for f in features if f.kind == "numeric"}
     values = {f.name: f.values for f in features if f.kind != "numeric"}
@@ -443,9 +445,9 @@ def encode_column(
 ) -> tuple[Feature, Bag]:
     """Return a column's feature and its bag.
 
-    The vocabulary is `values`, or the values of the column if `values` is not given. A value
-    outside it counts as missing. Only distinct values are encoded one by one, so long columns cost
-    little.
+    The vocabulary is `values`, or the values of the column if `values` is empty. A value outside
+    the vocabulary counts as missing. Only distinct values are encoded one by one, so long columns
+    are fast.
     """
     is_list = column.dtype in (pl.List, pl.Array)
     if column.dtype in (pl.Struct, pl.Binary, pl.Object) or (
@@ -455,7 +457,7 @@ def encode_column(
     if is_list and kind not in (None, "multi"):
         raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
     if kind is None:
-        # The declaration decides the kind of the feature, not the values in the data.
+        # The declared values or numbers decide the kind of the feature, not the values in the data.
         is_numeric = numbers is not None or (column.dtype.is_float() and not values)
         kind = "multi" if is_list else "numeric" if is_numeric else "categorical"
     if (values and kind == "numeric") or (numbers and kind != "numeric"):

@@ -1,4 +1,4 @@
-"""Makes text from data safe to show, and records short: no control codes, no endless lists."""
+"""Safe and short display of text from data: without control codes or long lists."""
 
 import math
 import re
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 ITEM_LIST = "the list of items and their features"
-"""What a catalogue's `undeclared` calls a list of items that was computed from people's lines."""
+"""The name of a computed list of items in a catalogue's `undeclared`."""
 ITEM_FEATURES = "the features of items"
-"""How an entry of `undeclared` begins that names features which are not declared public."""
+"""The beginning of an entry of `undeclared` about item features that are not declared public."""
 _BREAKS = re.compile(r"\r\n|[\t\n\r]")
-# Other, control; other, format (bidirectional overrides, zero-width signs); surrogates;
-# line and paragraph separators.
+# Unicode categories: control, format (bidirectional overrides, zero-width signs), surrogates, line
+# separators, and paragraph separators.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -39,7 +39,7 @@ def value_text(value: object) -> str:
     >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
     ('1', '1', '2.5', 'true')
     """
-    import numpy as np  # Not above: help and completion need no numbers.
+    import numpy as np  # Imported here, because help and completion must start fast.
 
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -72,9 +72,9 @@ def short(text: object, most: int = 60) -> str:
 
 
 def brief(record: Any) -> str:
-    """Return a record in one line, for `__repr__`: arrays as their sizes, no functions.
+    """Return a record in one line, for `__repr__`: arrays as their sizes, without functions.
 
-    Of more than some 900 characters the rest is left out.
+    The text is cut at 900 characters.
     """
     names = getattr(record, "__dataclass_fields__", None) or record._fields
     parts = [f"{name}={text}" for name in names if (text := _field(getattr(record, name)))]
@@ -82,7 +82,6 @@ def brief(record: Any) -> str:
 
 
 def _field(value: Any) -> str:
-    """Return the value of a field in a few words; "" for a function."""
     if isinstance(value, str):
         return repr(short(value))
     shape = getattr(value, "shape", None)
@@ -94,7 +93,7 @@ def _field(value: Any) -> str:
 
 
 def data_title(name: str, data: str) -> str:
-    """Return what to call a data set: its name, and the folder, as two may have the same name.
+    """Return the name of a data set with its folder, because two data sets may have the same name.
 
     >>> data_title("The shop", "data/shop"), data_title("frappe", "frappe")
     ('The shop (data/shop)', 'frappe')
@@ -103,7 +102,7 @@ def data_title(name: str, data: str) -> str:
 
 
 def in_gb(count: float) -> str:
-    """Return a number of bytes in words.
+    """Return a number of bytes as text in GB or MB.
 
     >>> in_gb(2_140_000_000), in_gb(57.6e9), in_gb(4.2e12), in_gb(3e6)
     ('2.1 GB', '58 GB', '4,200 GB', '3 MB')

@@ -1,1 +1,1 @@
-"""Full-ranking evaluation with on-device adaptation, and the reference recommenders."""
+"""Evaluation over all items, after adaptation on the device, and the reference recommenders."""

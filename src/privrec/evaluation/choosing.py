@@ -1,10 +1,10 @@
-"""The data for a choice of settings: which part candidates train on, and which part tests them.
+"""The data for a choice of settings: the part to train candidates on, and the part to test them on.
 
-It has training and validation data only, and nothing that the final report tests. If people are
-split, candidates are tested on some people who do not train, on their second halves. If lines are
-split, a part of each person's training lines is held out: a random fifth, or the last like. With a
-random tenth, worse settings were chosen on three benchmarks, and people with short lists had
-nothing held out.
+Candidates are settings that are compared. Only training and validation data is used, and nothing
+that the final report tests. If people are split, candidates are tested on the second halves of some
+people who do not train. If lines are split, a part of each person's training lines is held out: a
+random fifth, or the last like. A random tenth was also tried. Then worse settings were chosen on
+three benchmarks, and no line was held out for people with short lists.
 """
 
 from dataclasses import dataclass, replace
@@ -20,20 +20,22 @@ from privrec.seeds import client_words, rng
 from privrec.types import F64, BoolArray, IntArray
 
 FEWEST = 50
-"""The fewest tested people with which a choice is made. Chosen by hand: with fewer, one standard
-error of a difference is larger than most differences between settings."""
+"""The smallest number of tested people for a choice. Chosen by hand: with fewer people, the
+standard error of a difference is larger than most differences between settings."""
 _ENOUGH = 1000
-"""If there are fewer validation people, some training people are tested too: at most a fifth."""
+"""With fewer validation people, at most a fifth of the training people are tested too."""
 _SCORES = 10**8
-"""The most scores of one candidate, people times items, which bounds the time. Chosen by hand."""
+"""The largest number of scores (people times items) of one candidate, which limits the time. Chosen
+by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
     """The data on which candidates are trained and tested.
 
-    They train on the people in `train`, with the lines in `federation`. They are tested on the
-    people in `tested`, whose lines `view` splits. `what` names the held-out part.
+    Candidates train on the people in `train`, with the lines in `federation`. They are tested on
+    the people in `tested`, and `view` splits the lines of these people. `what` names the held-out
+    part.
     """
 
     federation: Federation
@@ -47,16 +49,16 @@ class Trial:
 
     @property
     def figure(self) -> str:
-        """The name of the figure that candidates are compared by."""
+        """The name of the metric by which candidates are compared."""
         return "Recall@20" if self.protocol.name == "files" else "Hits@20"
 
 
 def trial_of(
     protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray
 ) -> Trial | None:
-    """Return the trial for a run with this protocol; None if it has too few people.
+    """Return the trial for a run with this protocol; None if the trial has too few people.
 
-    People without anything to test do not count.
+    Only people with a line to test count.
     """
     held_out = _people if protocol.name == "halves" else _lines
     trial = held_out(protocol, whole, train, validation)
@@ -66,9 +68,9 @@ def trial_of(
 
 
 def is_better(figures: F64, than: F64) -> bool:
-    """Return whether a candidate's figures are higher by more than the standard error of the mean.
+    """Return whether the mean of `figures` is higher by more than one standard error.
 
-    Both have a figure for each of the same people.
+    `figures` and `than` have a value for each of the same people, in the same order.
 
     >>> is_better(np.array([0.5, 0.6, 0.7, 0.7]), np.array([0.4, 0.5, 0.6, 0.7]))
     True
@@ -78,7 +80,7 @@ def is_better(figures: F64, than: F64) -> bool:
 
 
 def _people(protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray) -> Trial:
-    """Return the trial of people who are split: the validation people, and some who train."""
+    """Return the trial for split people; validation and some training people are tested."""
     more = int(np.clip(_ENOUGH - len(validation), 0, len(train) // 5))
     words = client_words(protocol.seed, 0, "choice", whole.ids(train), np.zeros(1, np.int64))
     looked_at = np.zeros(len(train), np.bool_)
@@ -95,9 +97,9 @@ def _people(protocol: Protocol, whole: Federation, train: IntArray, validation: 
 
 
 def _lines(protocol: Protocol, whole: Federation, train: IntArray, validation: IntArray) -> Trial:
-    """Return the trial of lines that are split: a fifth of them, or the last like of each person.
+    """Return the trial for split lines; a fifth of each list, or the last like, is held out.
 
-    No other lines are held out for validation, because the trial takes its place.
+    No other lines are held out for validation, because the trial replaces the validation.
     """
     del validation
     trained = replace(protocol, validation_share=0.0).training(whole)
@@ -126,7 +128,7 @@ def _fifth(federation: Federation, seed: int, positions: IntArray) -> Held:
 
 
 def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
-    """Return for each line whether it is in a random fifth of its client's lines, rounded.
+    """Return for each line whether it is in a random fifth (rounded) of its client's lines.
 
     A client's fifth does not depend on the other clients.
     """
@@ -135,7 +137,7 @@ def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
 
 
 def _some(people: IntArray, n_items: int, seed: int) -> IntArray:
-    """Return the people, or a sample: few enough to compute their scores for each candidate."""
+    """Return the people, or a sample that is small enough to score for each candidate."""
     most = max(_SCORES // n_items, _ENOUGH)
     if len(people) <= most:
         return people

@@ -1,12 +1,13 @@
-"""How far a mean over people may be from the mean over all people like them: 95 % intervals.
+"""95 % confidence intervals for the mean of a metric over people.
 
-There is one way, a bootstrap over people: people are drawn again, as many, from those who were
-tested, and the middle 95 % of the means of 2,000 such draws is the interval. Two made-up people are
-among them. Without them, an interval would be empty where all figures are the same, and too short
-where hits are rare or people few. The more people were tested, the less the made-up ones differ
-from them. Above `MANY` people the means of draws are normal, and their standard deviation is known
-without drawing. Two recommenders are compared person by person; means over seeds count a person who
-is tested under several seeds once.
+The method is a bootstrap over people. From the tested people, as many people are drawn with
+replacement, 2,000 times. The interval is the middle 95 % of the means of these draws. Two
+artificial people are added to the tested people. Without them, an interval would have length 0 if
+all values are equal, and would be too short if hits are rare or there are few people. The more
+people are tested, the closer the artificial people are to them. Above `MANY` people, the means of
+draws are normal, and their standard deviation is computed without drawing. Two recommenders are
+compared person by person. In a mean over random seeds, a person who is tested under several seeds
+counts as one person.
 """
 
 import math
@@ -23,22 +24,22 @@ from privrec.types import F32, F64, IntArray
 
 Interval = tuple[float, float]
 Sample = tuple[IntArray, F64]
-"""The numbers of the people who were tested under one seed, and the figures of each."""
+"""The numbers of the people tested under one seed, and the values of each person."""
 REPLICATES = 2000
 MANY = 2000
-"""From so many people on, the normal approximation is used. Chosen by hand: for shares of 0.02 its
-ends differ from the bootstrap's by less than a tenth of the interval's length."""
+"""Above this number of people, the normal approximation is used. Chosen by hand: for shares of 0.02
+its ends differ from those of the bootstrap by less than a tenth of the interval's length."""
 _Z = 1.959964
-"""Of a normal variable, 95 % lies within so many standard deviations."""
+"""95 % of a normal distribution is within this many standard deviations of the mean."""
 _FEW = 30
-"""Where so many people are tested, the made-up ones are half-way between the best and the worst of
-them and the ends of the scale. Chosen by hand, on drawn people (docs/evaluation.md): with 15,
-intervals are too short where few people have hits; with 100, too long where all are alike."""
+"""With this many tested people, the artificial people are half-way between the smallest or largest
+value and the end of the scale. Chosen by hand, on simulated people (docs/evaluation.md): with 15,
+intervals are too short if few people have hits; with 100, too long if all people are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A mean is larger than another one, or than 0, `by` so much; 95 % interval `low` to `high`."""
+    """The difference of a mean to another mean, or to 0, with the 95 % interval `low` to `high`."""
 
     by: float
     low: float
@@ -46,14 +47,14 @@ class Difference:
 
 
 Differences = Mapping[str, Mapping[int, Difference]]
-"""By the name of what is compared with, and by k."""
+"""Differences by the name of the compared recommender, and by k."""
 
 
 def intervals(figures: F64) -> dict[int, Interval]:
-    """Return for each k the interval of the mean over people, each with a figure in [0, 1].
+    """Return for each k the interval of the mean over people, for values in [0, 1].
 
-    `figures` has shape (people, len(KS)). People whose figures are NaN are left out; empty if
-    nobody is left.
+    `figures` has shape (people, len(KS)). People with NaN are left out. If nobody is left, the
+    result is empty.
     """
     known = figures[~np.isnan(figures).any(axis=1)]
     if not len(known):
@@ -63,9 +64,9 @@ def intervals(figures: F64) -> dict[int, Interval]:
 
 
 def differences(ours: F64, theirs: F64) -> dict[int, Difference]:
-    """Return for each k by how much our mean is larger, paired: the same people in both, in order.
+    """Return for each k the mean of `ours` - `theirs`, for the same people in the same order.
 
-    People who have no figure in one of them are left out; empty if nobody is left.
+    People with NaN in one of the two are left out. If nobody is left, the result is empty.
     """
     each = ours - theirs
     each = each[~np.isnan(each).any(axis=1)]
@@ -75,7 +76,7 @@ def differences(ours: F64, theirs: F64) -> dict[int, Difference]:
 
 
 def shares_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
-    """Return for each k the mean over seeds and its ends, of figures in [0, 1].
+    """Return for each k the mean over seeds with its interval, for values in [0, 1].
 
     A person may be tested under several seeds.
     """
@@ -88,7 +89,7 @@ def shares_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
 
 
 def differences_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
-    """Return for each k the mean over seeds of differences, with its ends, as above."""
+    """Return for each k the mean of differences over seeds, with its interval."""
     each = np.concatenate([figures for _, figures in samples])
     if len(samples) == 1:
         return _by_k(each.mean(axis=0), ends_of_differences(each))
@@ -97,36 +98,36 @@ def differences_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
 
 
 def ends_of_shares(figures: F64) -> tuple[F64, F64]:
-    """Return the lower and upper ends for the mean of each column, over people in the rows.
+    """Return both ends of the interval for the mean of each column; rows are people.
 
-    Figures lie in [0, 1].
+    Values are in [0, 1].
     """
     low, high = _ends(figures, *_made_up(figures, len(figures)))
     return np.maximum(low, 0.0), np.minimum(high, 1.0)
 
 
 def ends_of_differences(each: F64) -> tuple[F64, F64]:
-    """Return the lower and upper ends for the mean of each column, over people in the rows.
+    """Return both ends of the interval for the mean difference of each column; rows are people.
 
-    The two made-up people are better and worse by the same.
+    The differences of the two artificial people are equal in size and have opposite signs.
     """
     usual = _usual(each)
     return _ends(each, -usual, usual)
 
 
 def intervals_of_means(figures: F64) -> dict[int, Interval]:
-    """Return for each k the interval of the mean over people, of figures of any size.
+    """Return for each k the interval of the mean over people, for values of any size.
 
-    People whose figures are NaN are left out; empty if nobody is left.
+    People with NaN are left out. If nobody is left, the result is empty.
     """
     return intervals_of_ratios(figures, np.ones_like(figures))
 
 
 def intervals_of_ratios(parts: F64, wholes: F64) -> dict[int, Interval]:
-    """Return for each k the interval of Σ part / Σ whole over people; without k where Σ whole is 0.
+    """Return for each k the interval of Σ part / Σ whole over people; no entry if Σ whole is 0.
 
-    A person's row is (part - ratio · whole) / mean whole: their mean is 0, and moves as the ratio
-    does.
+    The ratio is linearised: each person's value is (part - ratio · whole) / mean whole. These
+    values have mean 0, and a change of the ratio changes their mean by the same amount.
     """
     known = ~(np.isnan(parts) | np.isnan(wholes)).any(axis=1)
     if not known.any():
@@ -143,7 +144,7 @@ def intervals_of_ratios(parts: F64, wholes: F64) -> dict[int, Interval]:
 def apart(ours: Difference, theirs: Difference) -> Difference:
     """Return the difference of two means over different people, with its interval.
 
-    Each argument has a mean and its two ends.
+    Each argument has a mean and the two ends of its interval.
     """
     down = math.hypot(ours.by - ours.low, theirs.high - theirs.by)
     up = math.hypot(ours.high - ours.by, theirs.by - theirs.low)
@@ -152,10 +153,10 @@ def apart(ours: Difference, theirs: Difference) -> Difference:
 
 
 def mean_of(parts: Sequence[Difference]) -> Difference:
-    """Return the mean of differences where it is not known who the people of each are.
+    """Return the mean of differences if the people behind each difference are unknown.
 
-    They may be the same people, so the mean is taken to be no surer than one of them: the distances
-    to the ends are means too.
+    These may be the same people. So the interval of the mean is not made shorter: the distances to
+    its ends are the mean distances.
     """
     by, low, high = (
         math.fsum(getattr(part, name) for part in parts) / len(parts)
@@ -165,14 +166,14 @@ def mean_of(parts: Sequence[Difference]) -> Difference:
 
 
 OfRuns = Sequence["People | None"]
-"""The people of one run for each seed; None where their figures are not known."""
+"""The people of one run for each seed, or None if the values of each person are unknown."""
 
 
 class People(NamedTuple):
-    """The numbers of people and their figures, shape (people, len(KS)) each.
+    """The numbers of people, and the values of each person, shape (people, len(KS)).
 
-    `references` has the Hits@k of each reference, for the same people. `digest` says what was
-    tested: it is the same where people, items and candidates are; "" if it is not known.
+    `references` has the Hits@k of each reference recommender, for the same people. `digest` is a
+    hash of the tested people, items and candidates, or "" if it is unknown.
     """
 
     ids: IntArray
@@ -183,14 +184,14 @@ class People(NamedTuple):
 
 
 def are_paired(ours: People | None, theirs: People | None) -> bool:
-    """Return whether the same people were tested on the same items, as far as is known."""
+    """Return whether the same people were tested on the same items; false if that is unknown."""
     return bool(ours and theirs and ours.digest and ours.digest == theirs.digest)
 
 
 def mean_hits(runs: OfRuns, reference: str | None = None) -> dict[int, Difference] | None:
-    """Return the mean over seeds of Hits@k, or of a reference's, with the ends of its interval.
+    """Return the mean over seeds of Hits@k, or of a reference's Hits@k, with its interval.
 
-    None unless the figures of each person are known for all seeds.
+    Return None if the values of each person are unknown for one of the seeds.
     """
     samples: list[Sample] = []
     for run in runs:
@@ -201,9 +202,9 @@ def mean_hits(runs: OfRuns, reference: str | None = None) -> dict[int, Differenc
 
 
 def mean_above(runs: OfRuns, reference: str) -> dict[int, Difference] | None:
-    """Return by how much Hits@k is above a reference's, paired, as a mean over seeds.
+    """Return the mean over seeds of Hits@k minus the reference's Hits@k, paired by person.
 
-    None unless the figures of each person are known for all seeds.
+    Return None if the values of each person are unknown for one of the seeds.
     """
     samples: list[Sample] = []
     for run in runs:
@@ -214,9 +215,9 @@ def mean_above(runs: OfRuns, reference: str) -> dict[int, Difference] | None:
 
 
 def mean_difference(ours: OfRuns, theirs: OfRuns) -> dict[int, Difference] | None:
-    """Return by how much our Hits@k is larger, paired seed by seed, as a mean over seeds.
+    """Return the mean over seeds of the difference in Hits@k, paired by person under each seed.
 
-    None unless the same people were tested on the same items under each seed.
+    Return None unless the same people were tested on the same items under each seed.
     """
     samples: list[Sample] = []
     for mine, other in zip(ours, theirs, strict=True):
@@ -229,7 +230,7 @@ def mean_difference(ours: OfRuns, theirs: OfRuns) -> dict[int, Difference] | Non
 
 
 def distinct(runs: OfRuns) -> int | None:
-    """Return how many different people were tested under some seed; None if it is not known."""
+    """Return the number of different people tested under any seed; None if it is unknown."""
     known = [run.ids for run in runs if run is not None]
     return len(np.unique(np.concatenate(known))) if len(known) == len(runs) else None
 
@@ -241,11 +242,12 @@ def _by_k(mean: F64, ends: tuple[F64, F64]) -> dict[int, Difference]:
 
 
 def _made_up(figures: F64, people: int) -> tuple[F64, F64]:
-    """Return the figures of the two made-up people, one below and one above those of all others.
+    """Return the values of the two artificial people: one below and one above all tested people.
 
-    They lie between the least and the largest figure and the ends of the scale, 0 and 1: nearer to
-    the ends the fewer people were tested. Where all have the same figure, such as no hit at all, it
-    does not say how far people differ, and the ends are taken.
+    The lower value is between 0 and the smallest value, the upper value between the largest value
+    and 1. With fewer tested people, the values are nearer to 0 and 1. If all people have the same
+    value, such as no hit, the spread is unknown. Then 0 and 1 are used as smallest and largest
+    value.
     """
     far = _FEW / (_FEW + people)
     least, most = figures.min(axis=0), figures.max(axis=0)
@@ -254,11 +256,11 @@ def _made_up(figures: F64, people: int) -> tuple[F64, F64]:
 
 
 def _usual(each: F64) -> F64:
-    """Return by how much the two made-up people differ: 1 if nobody does.
+    """Return the size of the difference of the two artificial people: 1 if all differences are 0.
 
-    Otherwise it is what those who differ at all differ by on average, or two standard deviations
-    if that is more. For normal differences of 20 or 100 people, two deviations make the interval as
-    long as Student's.
+    Otherwise it is the mean size of the differences that are not 0, or two standard deviations if
+    that is more. For normal differences of 20 or 100 people, two standard deviations give an
+    interval as long as Student's.
     """
     count = (each != 0).sum(axis=0)
     mean = np.abs(each).sum(axis=0) / np.maximum(count, 1)
@@ -266,12 +268,13 @@ def _usual(each: F64) -> F64:
 
 
 def _ends_of_seeds(samples: Sequence[Sample], less: F64, more: F64) -> tuple[F64, tuple[F64, F64]]:
-    """Return the mean over S seeds, and its ends, with one row for each different person.
+    """Return the mean over S seeds, and the ends of its interval, with one row per person.
 
-    With x_s her figure under seed s, n_s people and the mean m: her row is
-    sum_s (x_s - m) / n_s / S over the seeds that test her. The rows of different people are
-    independent, so the variance of m is the sum of their squares. The two made-up people weigh as
-    much as a person does: they are tested under the share of the seeds that people are on average.
+    Let x_s be a person's value under seed s, n_s the number of people and m the mean. The row of a
+    person is the sum of (x_s - m) / n_s / S over the seeds under which she is tested. The rows of
+    different people are independent, so the variance of m is the sum of their squares. An
+    artificial person has the weight of an average person: her share of seeds is the mean share of
+    the tested people.
     """
     whose = np.unique(np.concatenate([ids for ids, _ in samples]), return_inverse=True)[1]
     people, seeds = int(whose.max()) + 1, len(samples)
@@ -292,7 +295,7 @@ def _ends_of_seeds(samples: Sequence[Sample], less: F64, more: F64) -> tuple[F64
 
 
 def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
-    """Return the ends for the mean of each column, with two made-up rows `less` and `more`."""
+    """Return the interval of each column's mean, with artificial rows `less` and `more`."""
     all_of_them = np.concatenate([values, less[None], more[None]])
     people, mean = len(all_of_them), values.mean(axis=0)
     if people > MANY:
@@ -302,7 +305,7 @@ def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
     else:
         drawn = _counts(people) @ all_of_them / people
         low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
-    # With very few people the made-up ones could push the mean itself out.
+    # With very few people, the artificial rows could move the interval away from the mean.
     return np.minimum(low, mean), np.maximum(high, mean)
 
 
@@ -310,7 +313,7 @@ def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
 def _counts(people: int) -> F32:
     """Return how often each of `people` is in each draw, shape (REPLICATES, people).
 
-    It depends on the number of people alone, so that the same figures have the same interval.
+    The draws depend only on the number of people, so the same values always have the same interval.
     """
     drawn = rng(0, people, "interval").integers(people, size=(REPLICATES, people))
     drawn += people * np.arange(REPLICATES)[:, None]

@@ -1,6 +1,6 @@
 """Hits, nDCG and recall of each person from ranks (spec section 6), and means over people.
 
-People can be grouped by how much is on their device.
+People can be grouped by the number of items on their devices.
 """
 
 import math
@@ -16,18 +16,19 @@ from privrec.data.text import brief
 from privrec.types import F64, BoolArray, IntArray
 
 DEPTH = 30
-"""Ranks up to here are exact; those beyond may be infinite."""
+"""Ranks up to this number are exact. Larger ranks may be infinite."""
 KS = (5, 10, 20, DEPTH)
 
 
 class Ranks(NamedTuple):
     """The ranks of some people's held-out likes.
 
-    For each tested line: `rank` among the candidates and itself, `new` whether the device lacks the
-    item, and whose line it is, `person`. For each distinct like of the person of each row, that is
-    of each whole list that was made for her: its `place` in the list, and which `row` that is.
-    `owner` says whose row is whose. `listed` has the `DEPTH` best items of each row that are not on
-    the device, best first, and -1 where there are no more: what the device would show.
+    `person`, `rank` and `new` have one entry for each tested line: the position of its person, its
+    rank among the candidates and itself, and whether the device lacks the item. `row` and `place`
+    have one entry for each distinct like of a person in each of her lists: the row of the list, and
+    the like's position in the list. `owner` has the person of each row. `listed`, shape (rows,
+    `DEPTH`), has the best items of each row that are not on the device, best first, and -1 in empty
+    positions. This is the list that the device would show.
     """
 
     person: IntArray
@@ -41,17 +42,18 @@ class Ranks(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PeopleFigures:
-    """The figures of each person who was tested, shape (people, len(KS)).
+    """The metrics of each tested person, shape (people, len(KS)).
 
-    `hits` is the share of her lines with a rank <= k. `new_only` is the same over lines whose item
-    is not on her device; NaN if there are none. `ndcg` is the paper's: 1 / log2(rank + 1) inside
-    the first k, one like per list. `list_ndcg` is the usual one of a whole list over her distinct
-    likes, the ideal over the smaller of k and their number. `recall` is the share of them in the
-    first k of the list. The latter two are means over her lists where each line has one.
-    `popular` is the share of her lines that popularity hits too, NaN if it was not tested.
-    `novelty` is the mean of each item's `surprise` over the first k that her device lists.
-    `head`, `middle` and `tail` are `hits` over lines whose item is in that part of the catalogue
-    (`parts_of`); NaN if there are none.
+    `hits` is the share of her lines with a rank <= k. `new_only` is the same for lines whose item
+    is not on her device; NaN without such lines. `ndcg` is the paper's nDCG: 1 / log2(rank + 1)
+    within the first k, with one like per list. `list_ndcg` is the usual nDCG of a whole list over
+    her distinct likes. Its ideal list has as many likes as the smaller of k and their number.
+    `recall` is the share of her distinct likes in the first k of the list. If each line has its own
+    list, `list_ndcg` and `recall` are means over her lists. `popular` is the share of her lines
+    that are hits of this recommender and of popularity; NaN if popularity was not tested. `novelty`
+    is the mean `surprise` of the first k items that her device lists. `head`, `middle` and `tail`
+    are `hits` on the lines whose item is in that part of the catalogue (`parts_of`); NaN without
+    such lines.
     """
 
     hits: F64
@@ -68,7 +70,7 @@ class PeopleFigures:
     __repr__ = brief
 
     def take(self, chosen: BoolArray | IntArray) -> "PeopleFigures":
-        """Return the figures of some of the people, or of all in another order."""
+        """Return the metrics of some of the people, or of all people in another order."""
         return PeopleFigures(**{name: getattr(self, name)[chosen] for name in _NAMES})
 
 
@@ -78,10 +80,11 @@ PARTS = ("head", "middle", "tail")
 
 
 def parts_of(surprise: F64) -> IntArray:
-    """Return the part of each item, a place in `PARTS`: each has a third of all likes in training.
+    """Return the index in `PARTS` of each item; each part has a third of all likes in training.
 
-    `surprise` is -log2 of the share of people who like an item (`references.Fitted`). The items
-    that everybody likes best are the head. An item is where the likes of more popular ones end.
+    `surprise` is -log2 of the share of people who like an item (`references.Fitted`). The head has
+    the most popular items. The part of an item depends on the number of likes of all items that are
+    more popular.
 
     >>> parts_of(-np.log2(np.array([0.05, 0.4, 0.3, 0.15])))
     array([2, 0, 1, 2])
@@ -95,7 +98,7 @@ def parts_of(surprise: F64) -> IntArray:
 
 
 def joined(parts: list[PeopleFigures]) -> PeopleFigures:
-    """Return the figures of all people of the parts, in that order."""
+    """Return the metrics of all people of the parts, in that order."""
     nobody = np.zeros((0, len(KS)))
     return PeopleFigures(
         **{name: np.concatenate([nobody, *(getattr(p, name) for p in parts)]) for name in _NAMES}
@@ -111,11 +114,11 @@ def figures_of(
     surprise: F64 | None = None,
     part: IntArray | None = None,
 ) -> PeopleFigures:
-    """Return the figures of each person from her ranks; all `people` have tested lines.
+    """Return the metrics of each person from her ranks; each of the `people` has a tested line.
 
-    Each k is at most `DEPTH`. `popular` are the ranks of the same lines by popularity. `surprise`
-    is a number for each item, whose mean over listed items is the novelty. `part` is the part of
-    the catalogue that the item of each line is in, a place in `PARTS`.
+    Each k is at most `DEPTH`. `popular` has the ranks of the same lines by popularity. `surprise`
+    has a number for each item, whose mean over listed items is the novelty. `part` has for each
+    line the index in `PARTS` of its item.
     """
     lists = len(ranks.owner)
     likes = np.bincount(ranks.row, minlength=lists)
@@ -141,13 +144,13 @@ def figures_of(
 
 
 def means(figures: F64) -> dict[int, float]:
-    """Return the mean over people by k, without those whose figure is NaN; NaN if all are."""
+    """Return the mean over people for each k. People with NaN are left out; NaN if all are."""
     some = figures[~np.isnan(figures).any(axis=1)]
     return {k: float(some[:, n].mean()) if len(some) else math.nan for n, k in enumerate(KS)}
 
 
 def shares_of_hits(figures: PeopleFigures) -> dict[int, float]:
-    """Return by k which share of the hits popularity has too; NaN where there are no hits."""
+    """Return for each k the share of the hits that popularity hits too; NaN without hits."""
     hits, both = means(figures.hits), means(figures.popular)
     return {k: both[k] / hits[k] if hits[k] > 0 else math.nan for k in KS}
 
@@ -167,24 +170,24 @@ def _gain(ranks: F64, k: int) -> F64:
 
 
 def _means(values: npt.NDArray[np.generic], group: IntArray, groups: int) -> F64:
-    """Return the mean of the values of each group; NaN for a group without any."""
+    """Return the mean of the values in each group; NaN for an empty group."""
     total = np.bincount(group, values.astype(np.float64), groups)
     count = np.bincount(group, minlength=groups)
     return np.asarray(np.divide(total, count, out=np.full(groups, np.nan), where=count > 0))
 
 
 MOST = 5
-"""Groups at most. Chosen by hand: they fit on a screen."""
+"""The largest number of groups. Chosen by hand: they fit on a screen."""
 AT_LEAST = 20
-"""People in a group, where there are enough. Chosen by hand: with fewer, an interval of a share is
-wider than most differences."""
+"""The smallest number of people in a group, if there are enough people. Chosen by hand: with fewer,
+the interval of a share is wider than most differences."""
 
 
 def by_items(items: IntArray) -> list[BoolArray]:
-    """Return groups of about the same size, from few items to many: who is in each.
+    """Return groups of people with similar numbers of items, as masks, from few items to many.
 
-    `items` is how many items are on the device of each person. People with the same number are in
-    the same group.
+    `items` has the number of items on each person's device. The groups have about the same size.
+    People with the same number are in the same group.
     """
     left = len(items)
     if not left:

@@ -1,4 +1,4 @@
-"""Who trains, what a device keeps, and what is tested: three protocols (docs/protocols.md)."""
+"""Protocols of testing: who trains, what a device keeps, and what is tested (docs/protocols.md)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,10 +19,11 @@ CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """Some people's data as a test sees it; the same people, in the same order, in all three.
+    """The data of some people in a test. All three fields have the same people in the same order.
 
-    `kept` is on the device. `tested` are the liked lines that are ranked; somebody without any is
-    not tested. `hidden` are all lines that she has and the device does not, the tested ones too.
+    `kept` is on the device. `tested` has the liked lines that are ranked. A person without such a
+    line is not tested. `hidden` has all lines of a person that are not on her device, including the
+    tested lines.
     """
 
     kept: Clients
@@ -30,7 +31,7 @@ class Held:
     tested: Clients
 
     def take(self, people: IntArray) -> "Held":
-        """Return some of the people."""
+        """Return the data of some of the people."""
         return Held(
             kept=self.kept.take(people),
             hidden=self.hidden.take(people),
@@ -39,24 +40,26 @@ class Held:
 
 
 View = Callable[[IntArray], Held]
-"""Positions of people -> their data as a test sees it."""
+"""A function from positions of people to their data in a test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """A way of testing, as a value.
+    """A protocol of testing.
 
-    halves is the paper's: some people are tested and never train, on one half of their lines.
+    halves is the paper's protocol. Some people never train and are tested on one half of their
+    lines.
 
-    leave-last is by time: everybody trains, and is tested on her last like. Validation people hold
-    back the like before it too. From the first held-out like on, nothing is in training: a line
-    that came later would be a look into the future.
+    leave-last splits by time. All people train, and each is tested on her last like. Validation
+    people also hold out the like before the last one. A person's training lines end before her
+    first held-out like, because later lines would reveal the future.
 
-    files has fixed train and test files: everybody trains on the one and is tested on the other.
-    Validation people hold half of their training lines out of training, to be looked at.
+    files has fixed train and test files. All people train on the train file and are tested on the
+    test file. Validation people hold out half of their lines in the train file.
 
-    `candidates` says which items a tested one is ranked among: those that the person never met, or
-    all that the device does not keep; the tested one is always among them.
+    `candidates` are the items among which a tested item is ranked: the items that the person never
+    had ("unseen"), or all items that the device does not keep ("not-kept"). The tested item itself
+    is always included.
     """
 
     name: ProtocolName
@@ -69,7 +72,7 @@ class Protocol:
     __repr__ = brief
 
     def roles(self, federation: Federation) -> Split:
-        """Return who trains, validates and is tested."""
+        """Return the people who train, validate and are tested."""
         everybody = np.arange(federation.n_clients)
         if self.name == "halves":
             return split_clients(
@@ -87,7 +90,7 @@ class Protocol:
         )
 
     def training(self, federation: Federation) -> Federation:
-        """Return the data that training may see: its `take` lacks everything that is held out."""
+        """Return the data for training; its `take` leaves out all held-out lines."""
         if self.name == "halves":
             return federation
         return replace(
@@ -95,7 +98,7 @@ class Protocol:
         )
 
     def testing(self, federation: Federation) -> View:
-        """Return what the final report sees of the whole data."""
+        """Return the view of the whole data for the final report."""
         if self.name == "halves":
             return self.validating(federation)
         if self.name == "leave-last":
@@ -105,7 +108,7 @@ class Protocol:
         return partial(_in_files, federation.take, federation.take_test)
 
     def validating(self, federation: Federation) -> View:
-        """Return what a look at validation people sees of the whole data."""
+        """Return the view of the whole data for validation people."""
         if self.name == "leave-last":
             return partial(self._last_like, federation, validation=True)
         return partial(in_halves, federation, self.seed, self.halving)
@@ -114,7 +117,7 @@ class Protocol:
         return chosen(ids, self.validation_share, seed=self.seed, purpose="validation")
 
     def _trained(self, clients: Clients) -> Clients:
-        """Return what training sees of people's lines."""
+        """Return the training lines of people."""
         if self.name == "leave-last":
             back, _ = self._held_back(clients)
             return clients.keep(_row(clients) < _cut(clients, back)[clients.owner])
@@ -122,17 +125,17 @@ class Protocol:
         return clients.keep(first | ~self._validates(clients.ids)[clients.owner])
 
     def _held_back(self, clients: Clients) -> tuple[IntArray, IntArray]:
-        """Return how many of each client's last likes training does not see, and a test's device.
+        """Return how many last likes of each client are hidden in training, and on a test's device.
 
-        Two and one for validation people, one and one for others; none for whoever has no like
-        left then.
+        These are two and one for validation people, one and one for other people. Both are 0 if a
+        person would have no like left.
         """
         most = np.where(self._validates(clients.ids), 2, 1)
         enough = _likes(clients) > most
         return np.where(enough, most, 0), np.where(enough, 1, 0)
 
     def _last_like(self, federation: Federation, positions: IntArray, *, validation: bool) -> Held:
-        """Return the data before the last like; for validation, before the like before it."""
+        """Return the data before the last like; for validation, before the like before that."""
         clients = federation.take(positions)
         trained, tested = (_cut(clients, back) for back in self._held_back(clients))
         if validation:
@@ -141,9 +144,9 @@ class Protocol:
 
 
 def in_halves(federation: Federation, seed: int, halving: Halving, positions: IntArray) -> Held:
-    """Return people's data where they keep one half of their lines and the other is tested.
+    """Return the data of people who keep one half of their lines and are tested on the other half.
 
-    Whoever has fewer than two likes is not tested.
+    A person with fewer than two likes is not tested.
     """
     clients = federation.take(positions)
     first = first_half(clients, seed=seed, halving=halving)
@@ -156,9 +159,9 @@ def in_halves(federation: Federation, seed: int, halving: Halving, positions: In
 
 
 def before_last_like(federation: Federation, positions: IntArray) -> Held:
-    """Return people's data where they keep the lines before their last like, which is tested.
+    """Return the data of people who keep the lines before their last like, which is tested.
 
-    Whoever has one like keeps it and is not tested.
+    A person with one like keeps this like and is not tested.
     """
     clients = federation.take(positions)
     back = np.where(_likes(clients) > 1, 1, 0)
@@ -175,10 +178,10 @@ def _in_files(
 def resolve(
     name: str | None, candidates: str | None, federation: Federation
 ) -> tuple[ProtocolName, Candidates]:
-    """Return the protocol and candidates asked for, or those that go with the data ("auto").
+    """Return the protocol and candidates; for None or "auto", the defaults for this data set.
 
     Raises:
-        SettingsError: There is no such protocol, or the data does not have what it needs.
+        SettingsError: The name is unknown, or the data set lacks what the protocol needs.
     """
     if name in (None, "auto"):
         name = "halves" if federation.take_test is None else "files"
@@ -203,7 +206,6 @@ def _no_test_file(federation: Federation) -> str:
 
 
 def _likes(clients: Clients) -> IntArray:
-    """Return how many likes each client has."""
     return np.bincount(clients.owner[clients.liked], minlength=len(clients))
 
 
@@ -212,7 +214,7 @@ def _row(clients: Clients) -> IntArray:
 
 
 def _cut(clients: Clients, back: IntArray) -> IntArray:
-    """Return for each client the row of her `back`-th like from the end, or where her rows end."""
+    """Return the row of each client's `back`-th like from the end, or the end of her rows if 0."""
     likes, until = np.flatnonzero(clients.liked), np.cumsum(_likes(clients))
     cut = clients.offsets[1:].copy()
     some = back > 0
@@ -221,7 +223,7 @@ def _cut(clients: Clients, back: IntArray) -> IntArray:
 
 
 def _cut_at(clients: Clients, cut: IntArray, end: IntArray) -> Held:
-    """Return the rows before `cut` as kept, that row as tested, and those up to `end` as hidden."""
+    """Return rows before `cut` as kept, `cut` as tested, and `cut` up to `end` as hidden."""
     row, owner = _row(clients), clients.owner
     hidden: BoolArray = (row >= cut[owner]) & (row < end[owner])
     return Held(

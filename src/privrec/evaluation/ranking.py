@@ -1,4 +1,4 @@
-"""Testing (spec section 6): what a device keeps adapts it, then everything is ranked."""
+"""Testing (spec section 6): the kept lines adapt the device's model, then all items are ranked."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,13 +36,14 @@ from privrec.types import F64, BoolArray, Candidates, Halving, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Figures over the people tested; keys of the mappings are k. `skipped` had nothing to test.
+    """Metrics over the tested people, by k; `skipped` is the number of people without a test line.
 
-    `recall` is empty where the protocol does not ask for it. `interval` is that of `hits`,
-    `new_interval` that of `new_only`. `beyond` has figures of the lists that devices would show, by
-    name and k: their `coverage` of the catalogue, their `novelty`, and the share of the hits that
-    popularity has too (`popular_hits`), None where not known; it is empty for a part of the people.
-    `beyond_interval` has the intervals of the latter two. Coverage has none: it is a count.
+    `recall` is empty if the protocol does not use it. `interval` is the interval of `hits`, and
+    `new_interval` that of `new_only`. `beyond` has, by name and k, metrics of the lists that
+    devices would show: `coverage` of the catalogue, `novelty`, and the share of the hits that
+    popularity has too (`popular_hits`). A value is None if it is unknown. `beyond` is empty if the
+    report is about a part of the people. `beyond_interval` has the intervals of `novelty` and
+    `popular_hits`. Coverage is a count and has no interval.
     """
 
     tested: int
@@ -62,7 +63,7 @@ class EvalReport:
         return f"EvalReport({self.tested:,} people tested, hits {hits})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures in the shape of `evaluation.json`."""
+        """Return the metrics in the format of `evaluation.json`."""
         beyond = {
             n: {str(k): value for k, value in by_k.items()} for n, by_k in self.beyond.items()
         }
@@ -85,12 +86,12 @@ class EvalReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tested:
-    """What a scorer reached for each of some people.
+    """The results of a scorer for each of some people.
 
-    `ids` and `items` are of each person who was tested: her number (`Clients.ids`), and how many
-    distinct items are on her device. `listed` says for each k which items are in somebody's list,
-    shape (len(KS), n_items); None for a part of the people. `digest` is the same where the same
-    people were tested on the same items among the same candidates; "" for a part of the people.
+    `ids` and `items` have for each tested person her number (`Clients.ids`) and the number of
+    distinct items on her device. `listed`, shape (len(KS), n_items), tells for each k which items
+    are in any person's list. It is None for a part of the people. `digest` is a hash of the tested
+    people, items and candidates, and is "" for a part of the people.
     """
 
     asked: int
@@ -103,7 +104,7 @@ class Tested:
     __repr__ = brief
 
     def of(self, chosen: BoolArray) -> "Tested":
-        """Return the same for some of those who were tested."""
+        """Return the results of some of the tested people."""
         return Tested(
             asked=int(chosen.sum()),
             ids=self.ids[chosen],
@@ -112,16 +113,17 @@ class Tested:
         )
 
     def in_order(self) -> "Tested":
-        """Return the same with people in the order of their numbers.
+        """Return the results with people sorted by their numbers.
 
-        An interval depends a little on the order of people, so it must not be that of a file.
+        An interval depends slightly on the order of people, so the order of a file must not be
+        used.
         """
         order = np.argsort(self.ids, kind="stable")
         figures = self.figures.take(order)
         return replace(self, ids=self.ids[order], items=self.items[order], figures=figures)
 
     def report(self, *, with_recall: bool = False) -> EvalReport:
-        """Return the means over people."""
+        """Return the report: the means over people."""
         figures = self.figures
         return EvalReport(
             tested=len(self.items),
@@ -167,9 +169,9 @@ def evaluate(
     halving: Halving = "random",
     on_progress: Advance = silent,
 ) -> EvalReport:
-    """Return the figures of a scorer over `people` by the paper's protocol: their data is halved.
+    """Return the metrics of a scorer for `people` by the paper's protocol, which halves their data.
 
-    People with fewer than two likes, or with no like in the second half, are skipped and counted.
+    People with fewer than two likes, or without a like in the second half, are skipped and counted.
     """
     view = partial(in_halves, federation, seed, halving)
     scorers = {"": scorer}
@@ -189,13 +191,13 @@ def measure(
     surprise: F64 | None = None,
     on_progress: Advance = silent,
 ) -> dict[str, Tested]:
-    """Return what each scorer reaches for `people`, by its name, with one look at their data.
+    """Return the results of each scorer for `people`, by name. All data is read once.
 
-    `view` says what is on a device and what is tested; whoever has nothing to test is skipped and
-    counted. The scorers in `few_only` are asked only about people with fewer than `fewer_than`
-    items on their device. `surprise` is a number for each item, whose mean over a list is its
-    novelty, and by which items are head or tail. The scorer called "popularity", if there is one,
-    says which hits are popular. At most `TABLE_SIZE` scores are in memory at a time.
+    `view` returns what is on a device and what is tested. People without a tested line are skipped
+    and counted. The scorers in `few_only` are used only for people with fewer than `fewer_than`
+    items on their device. `surprise` has a number for each item. Its mean over a list is the
+    novelty, and it decides which items are head or tail. The scorer named "popularity", if given,
+    decides which hits are popular. At most `TABLE_SIZE` scores are in memory at a time.
     """
     most = people_at_a_time(n_items)
     parts = _parts_tested(surprise)
@@ -240,7 +242,7 @@ def measure(
 
 
 def _parts_tested(surprise: F64 | None) -> Callable[[Held], IntArray | None]:
-    """Return what tells the part of the catalogue of each tested line, where it is known."""
+    """Return a function that gives the catalogue part of each tested line, or None if unknown."""
     if surprise is None:
         return lambda held: None
     parts = parts_of(surprise)
@@ -257,7 +259,10 @@ def _digest(among: str, marks: Sequence["hashlib._Hash"]) -> str:
 
 
 def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
-    """Add who is tested on what: one mark for each array, so that parts may have any size."""
+    """Add tested people and items to the hashes.
+
+    There is one hash for each array, so the result does not depend on the size of parts.
+    """
     parts = (held.kept, held.hidden, held.tested)
     arrays = (held.kept.ids, *(part.sizes for part in parts), *(part.item for part in parts))
     for mark, array in zip(marks, arrays, strict=True):
@@ -265,14 +270,14 @@ def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:
-    """Mark the items that are among the first k of some list, for each k."""
+    """Mark for each k the items that are among the first k of any list."""
     for place, k in enumerate(KS):
         items = ranks.listed[:, :k]
         listed[place, items[items >= 0]] = True
 
 
 def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
-    """Return the ranks of people who all have something to test."""
+    """Return the ranks of people who all have a tested line."""
     table, rows = _scores(held, scorer)
     return rank_table(
         table,
@@ -286,7 +291,7 @@ def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
 
 
 def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
-    """Return the scores of all items, a row for each person or for each of her tested lines."""
+    """Return the scores of all items, with one row per person or per tested line."""
     everybody, owner = np.arange(len(held.kept)), held.tested.owner
     if isinstance(scorer, TableScorer):
         return scorer.table(held.kept), Rows(everybody, owner)
@@ -294,16 +299,16 @@ def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
     tables = [np.asarray(table) for _, table in zip(everybody, answers, strict=True)]
     sizes = np.array([len(table) for table in tables])
     of_line = (np.cumsum(sizes) - sizes)[owner]
-    # Where each line has a row, they are in the order of the lines.
+    # If each line has a row, the rows are in the order of the lines.
     place = np.where(sizes[owner] > 1, held.tested.place, 0)
     rows = Rows(np.repeat(everybody, sizes), of_line + place)
     return np.concatenate(tables), rows
 
 
 def _parts(held: Held, most: int) -> Iterator[Held]:
-    """Return whoever is tested in parts of at most `most` rows of scores, or of one person.
+    """Yield the tested people in parts of at most `most` rows of scores, or of one person.
 
-    Where lines have a context, each may have a row of its own.
+    If lines have contexts, each line may have a row of its own.
     """
     held = held.take(np.flatnonzero(held.tested.sizes > 0))
     people = np.arange(len(held.kept))
@@ -321,16 +326,16 @@ def _parts(held: Held, most: int) -> Iterator[Held]:
 
 
 def _distinct(clients: Clients, n_items: int) -> IntArray:
-    """Return how many different items each client has."""
+    """Return the number of different items of each client."""
     pairs = np.unique(clients.owner * n_items + clients.item)
     return np.bincount(pairs // n_items, minlength=len(clients))
 
 
 def ends_json(ends: Mapping[int, Interval]) -> dict[str, list[float]]:
-    """Return intervals by k in the shape of `evaluation.json`."""
+    """Return intervals by k in the format of `evaluation.json`."""
     return {str(k): list(pair) for k, pair in ends.items()}
 
 
 def text_keys(figures: dict[int, float]) -> dict[str, float | None]:
-    """Return the figures by k as text; NaN (nothing was tested) becomes null for JSON."""
+    """Return the values with k as text. NaN (nothing was tested) becomes null in JSON."""
     return {str(k): None if np.isnan(value) else value for k, value in figures.items()}

@@ -1,8 +1,8 @@
 """The ranks of many people's held-out likes at once (spec section 6).
 
-Ties get the middle rank, which may be fractional. Figures ask for the first `DEPTH` places alone.
-So likes are compared with the best scores of a row alone; no row is sorted, and a rank beyond is
-infinite.
+Tied items get the middle of their ranks, which may be a fraction. Metrics need only the first
+`DEPTH` places. So each like is compared only with the best scores of its row, and no row is sorted.
+A larger rank is infinite.
 """
 
 from typing import NamedTuple
@@ -16,9 +16,9 @@ from privrec.types import F64, BoolArray, IntArray
 
 
 class Rows(NamedTuple):
-    """Whose each row of a table is, and in which row each tested line is ranked.
+    """The person of each row of a table of scores, and the row in which each tested line is ranked.
 
-    A person has one row for all of her tested lines, or one for each of them.
+    A person has one row for all of her tested lines, or one row for each line.
     """
 
     person: IntArray
@@ -26,9 +26,10 @@ class Rows(NamedTuple):
 
 
 class _Likes(NamedTuple):
-    """The distinct tested items of each person: one entry each, those of a person side by side.
+    """The distinct tested items of each person, with the entries of a person next to each other.
 
-    `pair` is person · n_items + item; `of_line` is the entry of each tested line.
+    `pair` is person · n_items + item. `of_line` is the entry of each tested line. `start` and
+    `size` are the first entry and the number of entries of each person.
     """
 
     pair: IntArray
@@ -49,10 +50,10 @@ def rank_table(
 ) -> Ranks:
     """Return the ranks of the people's held-out likes by a table of scores, shape (rows, n_items).
 
-    The same people, in the same order, are in `kept`, `hidden` and `tested` (`protocols.Held`).
-    Candidates are all items that are neither kept nor hidden; with `compete` the hidden ones too,
-    so that held-out items compete with each other. If `own_first`, items that a person likes in
-    `kept` rank before all others. A score that is not a number ranks last.
+    `kept`, `hidden` and `tested` have the same people in the same order (`protocols.Held`).
+    Candidates are all items that are neither kept nor hidden. With `compete`, hidden items are
+    candidates too, so that held-out items compete with each other. With `own_first`, the items that
+    a person likes in `kept` rank before all others. NaN scores rank last.
     """
     n_items = table.shape[1]
     scores = _comparable(table)
@@ -78,8 +79,9 @@ def rank_table(
     rank = 1 + above + equal / 2
     if compete:
         rank += among.rivals_above + among.rivals_equal / 2
-    # No two likes have the same place, because nDCG could then exceed 1. If m likes tie with each
-    # other and with n others, they get the average places of m random ones among the m + n.
+    # Two likes never have the same place, because nDCG could then exceed 1. If m likes tie with
+    # each other and with n other items, they get the average places of m random items among these m
+    # + n.
     place = among.place + above + equal * (among.place - among.above) / (among.tied + 1)
     first = np.cumsum(sizes) - sizes
     person = tested.owner
@@ -90,15 +92,15 @@ def rank_table(
 
 
 _OWN_BONUS = 1e6
-"""What is added to the score of an own item, in float64: in float32 close ones would tie."""
+"""The number added to the score of an own item, in float64. In float32, close scores would tie."""
 
 
 def _comparable(table: Scores) -> Scores:
-    """Return a copy in which everything can be compared, and is above minus infinity.
+    """Return a copy of the scores without NaN and without minus infinity.
 
-    What is not a number becomes the smallest one, minus infinity the one above it.
+    NaN becomes the smallest finite number, and minus infinity becomes the next number above it.
     """
-    scores = np.array(table, order="C")  # a table of equal rows would keep another order
+    scores = np.array(table, order="C")  # A broadcast table would keep another memory order.
     with np.errstate(invalid="ignore"):
         is_finite = bool(np.isfinite(scores.min(initial=0)))
     if not is_finite:
@@ -113,7 +115,7 @@ def _pairs(clients: Clients, n_items: int) -> IntArray:
 
 
 def _distinct(pairs: IntArray) -> IntArray:
-    """Return the pairs sorted, each once; `np.unique` takes several times as long."""
+    """Return the distinct pairs, sorted; `np.unique` takes several times as long."""
     pairs = np.sort(pairs)
     return np.asarray(pairs[np.diff(pairs, prepend=-1) != 0])
 
@@ -136,7 +138,7 @@ def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
 
 
 def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the cells of these (person, item) pairs, which are sorted, in all of her rows."""
+    """Return row and column of these sorted (person, item) pairs in all rows of the person."""
     n_items = scores.shape[1]
     size = np.bincount(pairs // n_items, minlength=int(rows.person.max(initial=-1)) + 1)
     start = np.cumsum(size) - size
@@ -146,9 +148,9 @@ def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntAr
 
 
 def _rivals(best: Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64, F64]:
-    """Return for each own score how many of the best of its row are above it, and how many equal.
+    """Return for each own score how many best scores of its row are above it, and how many equal.
 
-    Where at least `DEPTH` are above, they may be infinitely many.
+    If at least `DEPTH` scores are above, the number above may be infinite.
     """
     others_of = _padded(best, len(least))
     above, equal = np.empty(len(own)), np.empty(len(own))
@@ -163,9 +165,9 @@ def _rivals(best: Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64,
 
 
 def _listed(best: Entries, least: Scores, shown: Entries) -> IntArray:
-    """Return the `DEPTH` best items of each row among both, best first; -1 where there are fewer.
+    """Return the `DEPTH` best items of each row among `best` and `shown`, best first, then -1.
 
-    Equal ones are in the order of the catalogue.
+    Items with equal scores are in the order of the catalogue.
     """
     near = shown.score >= least[shown.row]
     row = np.concatenate([best.row, shown.row[near]])
@@ -175,11 +177,11 @@ def _listed(best: Entries, least: Scores, shown: Entries) -> IntArray:
 
 
 _COMPARED = 2**21
-"""Comparisons at a time: a few megabytes. Chosen by hand."""
+"""The number of comparisons at a time, which needs a few megabytes. Chosen by hand."""
 
 
 def _padded(entries: Entries, rows: int) -> Scores:
-    """Return the scores of each row side by side, filled up with minus infinity."""
+    """Return the scores as a matrix with one line per row, filled up with minus infinity."""
     row, score = entries.row, entries.score
     size = np.bincount(row, minlength=rows)
     padded = np.full((rows, max(1, int(size.max(initial=0)))), -np.inf, score.dtype)
@@ -188,10 +190,11 @@ def _padded(entries: Entries, rows: int) -> Scores:
 
 
 class _Standings(NamedTuple):
-    """How each entry stands among the entries of its row, best first.
+    """The standing of each entry among the entries of its row, best first.
 
-    `place` from 1 on, in the order given where they tie; how many are `above`; how many `tied`,
-    itself too; and how many of those that are candidates are above or equal, without itself.
+    `place` counts from 1, and tied entries keep their given order. `above` is the number of entries
+    with a higher score. `tied` is the number of entries with the same score, including itself.
+    `rivals_above` and `rivals_equal` count only entries that are candidates, without itself.
     """
 
     place: IntArray

@@ -1,9 +1,9 @@
-"""Reference recommenders without training rounds, to compare every result with.
+"""Reference recommenders without training rounds, with which all results are compared.
 
-All but popularity rank a person's own items first. Where people use the same items again, as in
-Frappe, this simple rule beats the paper's model (docs/results.md). In other data sets own items
-are never candidates. The references are centralised: they read the likes of all training people
-and give no privacy.
+All references except popularity rank a person's own items first. If people use the same items
+again, as in Frappe, this simple rule beats the paper's model (docs/results.md). In other data sets
+own items are never candidates. The references are centralised: they read the likes of all training
+people and give no privacy.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,22 +25,23 @@ from privrec.types import F32, F64, IntArray, OnProgress
 
 Arrays = dict[str, F32]
 MEMORY_GB = 4.0
-"""What references may take, in 10⁹ bytes. It is a fixed number, and not a share of what a machine
-has free, so that a run has the same references everywhere. Both that need a matrix of items by
-items fit up to 22,000 items. Chosen by hand."""
+"""The memory limit of all references together, in 10⁹ bytes. The limit is a fixed number and does
+not depend on the machine, so that a run has the same references everywhere. The two references that
+need a matrix of items by items fit up to 22,000 items. Chosen by hand."""
 EASE_L2 = 500.0
 """The ridge of EASE on MovieLens in its paper (Steck 2019)."""
 _PAIRS = 2**22
-"""Pairs of likes whose products are in memory at a time: about 100 MB. Chosen by hand."""
+"""The number of pairs of likes whose products are in memory at a time: about 100 MB. Chosen by
+hand."""
 _DENSE = 3000
-"""A product of sparse rows takes as long for each pair of likes as a dense product for so many
-multiplications. Measured on two cores."""
+"""A product of sparse rows takes as long for each pair of likes as a dense product takes for this
+many multiplications. Measured on two cores."""
 
 
 class Sums(NamedTuple):
-    """What references are fitted to: how many people like each item, and each pair of items.
+    """How many people like each item, and each pair of items; references are fitted to this.
 
-    `pairs` is None where no reference needs it. Numbers up to 2²⁴ are exact.
+    `pairs` is None if no reference needs it. Numbers up to 2²⁴ are exact.
     """
 
     likes: F32
@@ -49,9 +50,9 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A reference recommender: `solve(sums)` gives arrays, `scorer(arrays)` ranks.
+    """A reference recommender: `solve(sums)` returns arrays, `scorer(arrays)` returns a scorer.
 
-    If it `needs_pairs`, `solve` overwrites them: its arrays take no other memory.
+    If `needs_pairs` is true, `solve` overwrites the pairs, so that the arrays take no other memory.
     """
 
     solve: Callable[[Sums], Arrays]
@@ -59,7 +60,7 @@ class Reference:
     own_first: bool = True
 
     def scorer(self, arrays: Arrays) -> TableScorer:
-        """Return how it ranks: the same for everybody, or by weights from item to item."""
+        """Return the scorer, with the same scores for all people or with item-to-item weights."""
         table = (
             partial(_item_to_item, arrays["weights"])
             if self.needs_pairs
@@ -68,15 +69,15 @@ class Reference:
         return TableScorer(table=table, own_first=self.own_first)
 
     def shapes(self, n_items: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of its arrays."""
+        """Return the shapes of the arrays."""
         return {"weights": (n_items, n_items)} if self.needs_pairs else {"popularity": (n_items,)}
 
     def gigabytes(self, n_items: int) -> float:
-        """Return the memory that its arrays take."""
+        """Return the memory of the arrays, in 10⁹ bytes."""
         return 4e-9 * n_items**2 if self.needs_pairs else 4e-9 * n_items
 
     def check(self, n_items: int) -> None:
-        """Raise if its arrays take more than references may."""
+        """Raise if the arrays take more memory than references may."""
         if (needed := self.gigabytes(n_items)) > MEMORY_GB:
             raise SettingsError(
                 f"this reference needs a matrix of items by items: {needed:.1f} GB for"
@@ -115,7 +116,7 @@ def _ease(l2: float, sums: Sums) -> Arrays:
 
 
 def ease(l2: float = EASE_L2) -> Reference:
-    """Return own items first, then EASE (Steck 2019): item weights in closed form, ridge `l2`.
+    """Return EASE (Steck 2019) after own items: item weights in closed form with ridge `l2`.
 
     With P = (XᵀX + l2 · I)⁻¹, the weight of item i for item j is -P_ij / P_jj.
     """
@@ -123,11 +124,11 @@ def ease(l2: float = EASE_L2) -> Reference:
 
 
 POPULARITY = Reference(solve=_popularity, own_first=False)
-"""By number of likes among the training people, the same for everybody."""
+"""Ranks by the number of likes among the training people, the same for all people."""
 OWN_ITEMS = Reference(solve=_popularity)
-"""Own items first, then popularity."""
+"""Ranks own items first, then by popularity."""
 ITEM_KNN = Reference(solve=_cosines, needs_pairs=True)
-"""Own items first, then the sum of cosines between an item and the person's likes."""
+"""Ranks own items first, then by the sum of cosines between an item and the person's likes."""
 REFERENCES = {
     "popularity": POPULARITY,
     "own-items": OWN_ITEMS,
@@ -137,10 +138,10 @@ REFERENCES = {
 
 
 class Fitted(NamedTuple):
-    """References that were fitted, and why others were not, both by name.
+    """The fitted references, and the reasons why others are left out, both by name.
 
-    `surprise` is -log2 of the share of the people who like each item, where an item that nobody
-    likes counts as one that one person does; None if no reference was fitted.
+    `surprise` is -log2 of the share of people who like each item. An item without likes counts as
+    one with one like. `surprise` is None if no reference was fitted.
     """
 
     scorers: dict[str, TableScorer]
@@ -157,12 +158,13 @@ def fit_references(
     on_progress: Advance = silent,
     on_fit: OnProgress | None = None,
 ) -> Fitted:
-    """Return the references by these names, fitted with one pass over people's likes.
+    """Return the references with these names, fitted with one pass over people's likes.
 
-    `on_fit` is told of each reference by name, before (0 of 1) and after it is solved (1 of 1).
+    `on_fit` is called with the name of each reference before (0 of 1) and after it is solved (1 of
+    1).
 
-    Without names, those that fit into the memory together; the others are left out. One that was
-    named and does not fit is an error.
+    Without `names`, all references that fit into the memory together are returned, and the others
+    are left out. A named reference that does not fit is an error.
     """
     chosen, left_out = _chosen(federation.n_items, names, memory_gb)
     if not chosen:
@@ -217,7 +219,7 @@ def neighbours(vectors: F32) -> TableScorer:
     def score(first: Clients) -> Scores:
         likes = likes_of(first, len(unit))
         table = (likes @ unit) @ unit.T
-        # An item is no neighbour of itself.
+        # An item does not count as a neighbour of itself.
         owner = np.repeat(np.arange(len(first)), np.diff(likes.indptr))
         table[owner, likes.indices] -= with_itself[likes.indices]
         return np.asarray(table)
@@ -232,7 +234,7 @@ def sums_of(
     pairs: bool,
     on_progress: Advance = silent,
 ) -> Sums:
-    """Return the sums over people's likes, a few people in memory at a time."""
+    """Return the sums over people's likes, with a few people in memory at a time."""
     n_items = federation.n_items
     likes = np.zeros(n_items, np.float32)
     squares = np.zeros((n_items, n_items), np.float32) if pairs else None
@@ -246,11 +248,11 @@ def sums_of(
 
 
 def _add_pairs(squares: F32, rows: sp.csr_array) -> None:
-    """Add rowsᵀ rows to a dense matrix, by a dense product or by what is not 0 alone."""
+    """Add rowsᵀ rows to a dense matrix, by a dense product or by a sparse one."""
     pairs = np.cumsum(np.diff(rows.indptr).astype(np.int64) ** 2)
     if _DENSE * float(pairs[-1]) > rows.shape[0] * float(len(squares)) ** 2:
         whole = rows.toarray().T
-        # LAPACK's order is by columns: the transpose is the same memory, without a copy.
+        # LAPACK stores columns. The transpose uses the same memory, without a copy.
         sgemm(1.0, whole, whole, trans_b=1, beta=1.0, c=squares.T, overwrite_c=1)
         return
     start = 0
@@ -258,15 +260,16 @@ def _add_pairs(squares: F32, rows: sp.csr_array) -> None:
         done = pairs[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(pairs, done + _PAIRS, side="right")))
         product = rows[start:stop].T @ rows[start:stop]
-        # It is symmetric: it does not matter whether rows or columns lie side by side.
+        # The product is symmetric, so it does not matter whether rows or columns are stored
+        # together.
         row = np.repeat(np.arange(len(squares)), np.diff(product.indptr))
         squares[row, product.indices] += product.data
         start = stop
 
 
 def _invert(matrix: F32) -> None:
-    """Replace a symmetric positive definite matrix by its inverse, in its own memory."""
-    # LAPACK stores columns side by side: the transpose is the same memory, without a copy.
+    """Replace a symmetric positive definite matrix by its inverse, in the same memory."""
+    # LAPACK stores columns. The transpose uses the same memory, without a copy.
     factor, failed = spotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
     if failed:
         raise DataError("the items cannot be told apart in 32 bits: raise `ease_l2`")
@@ -276,20 +279,20 @@ def _invert(matrix: F32) -> None:
     step = 1024
     for start in range(0, len(matrix), step):
         rows = slice(start, start + step)
-        # Only the upper triangle was computed.
+        # LAPACK computed only the upper triangle.
         matrix[rows, :start] = matrix[:start, rows].T
         corner = np.triu(matrix[rows, rows])
         matrix[rows, rows] = corner + np.triu(corner, 1).T
 
 
 def likes_of(clients: Clients, n_items: int) -> sp.csr_array:
-    """Return what people like as a matrix of 0 and 1, shape (people, n_items)."""
+    """Return people's likes as a matrix of 0 and 1, shape (people, n_items)."""
     liked = clients.liked
     ones = np.ones(int(liked.sum()), np.float32)
     matrix = sp.csr_array(
         (ones, (clients.owner[liked], clients.item[liked])), shape=(len(clients), n_items)
     )
-    matrix.data[:] = 1  # a pair that occurs twice was summed
+    matrix.data[:] = 1  # A pair that occurs twice was summed.
     return matrix
 
 

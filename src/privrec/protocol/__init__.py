@@ -1,1 +1,1 @@
-"""What the parties of a federation say to each other: bytes in, bytes out, without a network."""
+"""The protocol between the server and the nodes of a federation, without any network."""

@@ -1,4 +1,4 @@
-"""The certificates and keys of a federation, and signatures with the keys of nodes."""
+"""Make and check the certificates and keys of a federation, and sign with the keys of nodes."""
 
 import base64
 import datetime
@@ -18,10 +18,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from privrec.errors import FederationError
 
-# The clocks of two machines may differ by this much (chosen by hand).
+# A certificate is valid this long before it is made, as the clocks of machines differ. By hand.
 CLOCK_SKEW = datetime.timedelta(hours=1)
 RENEW = "privrec federate server {folder} --renew --prepare-only"
-"""The command that makes a new certificate of a server."""
+"""The command that makes a new certificate for a server."""
 _CA_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec federation")])
 _SERVER_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec server")])
 
@@ -29,9 +29,9 @@ _SERVER_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privrec serve
 def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> None:
     """Write `ca.crt`, `ca.key`, `server.pem` and `server.key` to `folder`.
 
-    The server's certificate is for `hosts` (names and addresses), localhost and 127.0.0.1, and
-    lasts for `days`. The authority lasts ten times as long: nodes keep its `ca.crt` when the server
-    gets a new certificate.
+    The server's certificate (`server.pem`) is valid for `hosts` (names and addresses), localhost
+    and 127.0.0.1, for `days` days. The certificate of the authority that signs it (`ca.crt`) is
+    valid ten times longer. So nodes keep `ca.crt` when the server gets a new certificate.
     """
     names = [_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> No
 
 
 def copy_authority(old: Path, new: Path) -> None:
-    """Write the certificates and keys of one server's folder to another."""
+    """Copy the certificates and keys from the server folder `old` to the server folder `new`."""
     new.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, mode in _FILES.items():
         try:
@@ -61,15 +61,16 @@ _FILES = {"ca.key": 0o600, "ca.crt": 0o644, "server.key": 0o600, "server.pem": 0
 
 
 def days_left(path: Path) -> float:
-    """Return how many days a certificate is valid from now on."""
+    """Return the number of days until the certificate in `path` expires."""
     until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     return (until - datetime.datetime.now(datetime.UTC)).total_seconds() / 86_400
 
 
 def renew(folder: Path, *, hosts: Sequence[str]) -> bool:
-    """Make a new certificate of a server, for its old names and `hosts`.
+    """Make a new certificate for a server, for its old host names and for `hosts`.
 
-    Return whether nodes need the new `ca.crt`: the authority is made anew if it has expired.
+    If the authority's certificate has expired, make a new authority too and return True: then
+    nodes need the new `ca.crt`.
     """
     try:
         old = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
@@ -91,7 +92,7 @@ def renew(folder: Path, *, hosts: Sequence[str]) -> bool:
 def _certify(
     folder: Path, ca_key: ec.EllipticCurvePrivateKey, names: Sequence[x509.GeneralName], days: int
 ) -> None:
-    """Write `server.pem` and `server.key`, signed by the authority."""
+    """Write `server.key` and `server.pem`, a certificate that the authority's key signs."""
     key = ec.generate_private_key(ec.SECP384R1())
     extensions = [
         x509.BasicConstraints(ca=False, path_length=None),
@@ -112,7 +113,7 @@ def _certificate(
     days: int,
     extensions: Sequence[x509.ExtensionType],
 ) -> bytes:
-    """Return a certificate in PEM format; the first two extensions are critical."""
+    """Return a certificate in PEM format. Its first two extensions are marked as critical."""
     now = datetime.datetime.now(datetime.UTC)
     until = now + datetime.timedelta(days=days)
     builder = (
@@ -160,7 +161,10 @@ def public_key_text(path: Path) -> str:
 
 
 def key_hash(text: str) -> str:
-    """Return the SHA-256 of the public key in a line of OpenSSH text, as `ssh-keygen -l` has it."""
+    """Return the SHA-256 in hexadecimal of a public key in OpenSSH format.
+
+    `ssh-keygen -l` shows the same hash, as base64.
+    """
     line = _openssh(read_public_key(text))
     return hashlib.sha256(base64.b64decode(line.split()[1])).hexdigest()
 
@@ -187,7 +191,7 @@ def sign(private_key: ec.EllipticCurvePrivateKey, content: bytes) -> bytes:
 
 
 def verify(public_key_text: str, content: bytes, signature: bytes) -> bool:
-    """Return whether `signature` is one of `content` by this key; no input raises an error."""
+    """Return whether the owner of this key signed `content`; False for a malformed input."""
     try:
         read_public_key(public_key_text).verify(signature, content, ec.ECDSA(hashes.SHA384()))
     except (FederationError, InvalidSignature, ValueError, TypeError, AttributeError):
@@ -198,7 +202,7 @@ def verify(public_key_text: str, content: bytes, signature: bytes) -> bool:
 def check_certificate(path: Path, *, owner: Path | None = None) -> None:
     """Raise `FederationError` unless `path` is a PEM certificate that is valid today.
 
-    `owner` is the folder of the server whose certificate it is, on the server itself.
+    On the server, `owner` is the server's folder. The error message then names it.
     """
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -218,7 +222,7 @@ def check_certificate(path: Path, *, owner: Path | None = None) -> None:
 
 
 def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    """Return what the key of the authority or of the server may be used for."""
+    """Return the allowed uses of the authority's key, or of the server's key."""
     return x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
@@ -233,7 +237,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Return a host as an address if it is one, otherwise as a name."""
+    """Return `host` as an IP address if possible, otherwise as a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -244,16 +248,16 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as PEM text."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def write_private(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a file that only its owner can read, or with another mode.
+    """Write a file with these permissions; by default only its owner can read it.
 
-    It gets a temporary name first, and is on the disk when this returns.
+    The content is written to a temporary file, which is then renamed to `path`. When the function
+    returns, the content is on the disk.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""The sums of a round as integers modulo 2^64, which uniform masks of the same kind hide.
+"""Write the sums of a round as integers modulo 2^64, so that uniform random masks can hide them.
 
-`SumLayout` is the position of each sum in one vector. `Coding` turns the vector into integers.
+`SumLayout` has the position of each sum in one vector. `Coding` turns this vector into integers.
 """
 
 import math
@@ -18,31 +18,31 @@ from privrec.protocol.masks import Words
 from privrec.types import F64, BoolArray, Leaf, Norm
 
 MOST_PEOPLE = 2**29
-"""The most people: a person takes up to 2^33 units, and there are 2^62 units for everybody."""
+"""The most people in a federation: one person needs up to 2^33 of the 2^62 units of a sum."""
 LEAST_SHRINK = 0.99
-"""The smallest allowed `Coding.shrink`: a unit that costs more than 1 % of each sum is too coarse.
-Chosen by hand."""
-# Chosen by hand: wide enough for any clipping bound, and far from the ends of float64.
+"""The smallest allowed `Coding.shrink`: rounding may make each sum at most 1 % smaller. Chosen by
+hand."""
+# The allowed bounds (chosen by hand): results stay far from the largest and smallest float64.
 _BOUNDS = (2.0**-200, 2.0**200)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """A fixed-point code for vectors of `size` numbers, modulo 2^64.
+    """A fixed-point code for vectors of `size` numbers: integers modulo 2^64 that count units.
 
-    One person's part of a sum has at most the length `bound` in `norm` (`math.inf`: not bounded),
-    and all sums together have at most `people` people. The code follows from these numbers:
+    The vector of one person has at most the length `bound` in `norm` (`math.inf`: not bounded).
+    The sum over all nodes is over at most `people` people. These numbers decide the code:
 
-    - Range: a unit is 2^-32 of the bound, rounded down to a power of two, so one person adds less
+    - Range: a unit is 2^-32 of the bound, rounded down to a power of two. So one person adds less
       than 2^33 units to a coordinate.
     - Overflow: a node with p of P people sends at most p * floor(2^62 / P) units. All nodes
-      together send at most 2^62, and a signed word holds 2^63: the other half is room for noise.
-      As P <= 2^29, a person has at least 2^33 units, so a bounded sum is never cut off.
-    - Rounding: it moves each coordinate by half a unit at most, in the sum with a person and in
-      the sum without. `shrink` makes room for this, as in Kairouz, Liu and Steinke (2021),
-      section 4, but for rounding to nearest, in the worst case.
+      together send at most 2^62. A signed integer of 64 bits holds 2^63; the other half is for
+      noise. As P <= 2^29, each person has at least 2^33 units, so a bounded sum is never cut off.
+    - Rounding: each coordinate changes by at most half a unit, both in the sum with a person and
+      in the sum without this person. `shrink` makes room for these changes, as in Kairouz, Liu
+      and Steinke (2021), section 4, but for rounding to nearest, in the worst case.
 
-    The rounding errors of the sum that is given to `encode` are not part of this.
+    `shrink` makes no room for the rounding errors that the input of `encode` already has.
     """
 
     size: int
@@ -68,21 +68,21 @@ class Coding:
 
     @property
     def unit(self) -> float:
-        """The value of 1: 2^(floor(log2 bound) - 32), or 2^-32 without a bound."""
+        """The value of one unit: 2^(floor(log2 bound) - 32), or 2^-32 without a bound."""
         if math.isinf(self.bound):
             return 2.0**-32
-        # frexp is exact, a logarithm is not: bound = m * 2^e with 1/2 <= m < 1.
+        # frexp has no rounding error, unlike a logarithm: bound = m * 2^e with 1/2 <= m < 1.
         return math.ldexp(1.0, math.frexp(self.bound)[1] - 1 - 32)
 
     @property
     def shrink(self) -> float:
-        """The factor on every sum before it is rounded; 1.0 without a bound.
+        """The factor 1 - x by which every sum is multiplied before rounding; 1.0 without a bound.
 
-        Rounding two sums adds at most one unit to each coordinate of their difference: sqrt(size)
-        units to its l2 length, `size` units to its l1 length. With (1 - x) * bound for
-        x >= sqrt(size) * unit / bound (l2) or size * unit / bound (l1), one person still moves the
-        coded sum by at most bound / unit. x is the next power of two, so that `encode` can work
-        without errors of float64.
+        Rounding two sums adds at most one unit to each coordinate of their difference. So it adds
+        sqrt(size) units to the l2 length of the difference, and `size` units to the l1 length. If
+        x >= sqrt(size) * unit / bound (l2) or x >= size * unit / bound (l1), one person still
+        moves the coded sum by at most bound / unit. x is rounded up to a power of two, so that
+        `encode` can multiply without rounding errors of float64.
         """
         if math.isinf(self.bound):
             return 1.0
@@ -90,10 +90,10 @@ class Coding:
         return 1.0 - math.ldexp(1.0, math.frexp(units * (self.unit / self.bound))[1])
 
     def encode(self, vector: F64, people: int) -> Words:
-        """Return the sum of `people` people as words, (size,), in two's complement.
+        """Return the sum over `people` people as uint64, (size,), in units, in two's complement.
 
-        Every coordinate is shrunk, rounded to the nearest whole number of units and cut off at
-        +-people * floor(2^62 / self.people).
+        Every coordinate is multiplied by `shrink`, rounded to the nearest whole number of units
+        and clipped to +-people * floor(2^62 / self.people).
         """
         numbers = np.asarray(vector, np.float64)
         if numbers.shape != (self.size,):
@@ -103,13 +103,12 @@ class Coding:
         if not 0 <= people <= self.people:
             raise ValueError(f"`people` must be in 0 … {self.people}; got {people}")
         most = people * (2**62 // self.people)
-        # A huge number divided by the unit would overflow float64, and one above 2^63 a word. So
-        # numbers are cut off first, at 1.2 times the most: this is still too large after shrinking,
-        # and the last line cuts it off at the most itself.
+        # A huge number divided by the unit would overflow float64, or an integer of 64 bits. So
+        # numbers are clipped to 1.2 * `most` units here. The last line clips them to `most`.
         far = 1.2 * most * self.unit
         units = np.clip(numbers, -far, far) / self.unit
-        # The unit and 1 - shrink are powers of two. So `units` and `loss` have no rounding error,
-        # and neither have their whole and fractional parts.
+        # The unit and 1 - shrink are powers of two. So `units`, `loss` and their whole and
+        # fractional parts have no rounding errors.
         loss = units * (1.0 - self.shrink)
         whole, whole_loss = np.rint(units), np.rint(loss)
         rest = np.rint((units - whole) - (loss - whole_loss))
@@ -117,7 +116,7 @@ class Coding:
         return np.clip(coded, -most, most).view(np.uint64)
 
     def decode(self, coded: Words) -> F64:
-        """Return the sum, (size,), as numbers: the words in two's complement times the unit."""
+        """Return a coded sum, (size,), as float64: its signed integers times the unit."""
         if coded.dtype != np.uint64 or coded.shape != (self.size,):
             raise ValueError(
                 f"`coded` must be uint64 of the shape ({self.size},); got {coded.dtype} of"
@@ -131,11 +130,11 @@ _COUNT = "count of updates within the bound"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumLayout:
-    """The positions of a phase's sums in one vector, sorted by name.
+    """The positions of a round's sums in one vector. The sums are sorted by name.
 
-    A matrix r rᵀ is symmetric, so only its upper triangle is sent. If adaptive clipping needs a
-    count, it is the last number. It is multiplied by `count_weight`, so that it needs noise of the
-    same scale as the other numbers.
+    A matrix r rᵀ is symmetric, so only its upper triangle is sent. If clipping is adaptive, the
+    last number of the vector is the count of updates within the bound, times `count_weight`. With
+    this factor, the count needs noise of the same scale as the other numbers.
     """
 
     shapes: Shapes
@@ -143,17 +142,17 @@ class SumLayout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The length of each sum in the vector, in order."""
+        """How many numbers each sum has in the vector, in the order of the vector."""
         sizes = {name: _numbers(self.shapes[name]) for name in sorted(self.shapes)}
         return {**sizes, _COUNT: 1} if self.count_weight else sizes
 
     @property
     def size(self) -> int:
-        """The length of the vector."""
+        """How many numbers the vector has."""
         return sum(self.sizes.values())
 
     def bound(self, clip_norm: float) -> float:
-        """Return the L2 norm of one person's part, including her 1/2 in the count."""
+        """Return the largest L2 norm of one person's vector; she adds +-1/2 to the count."""
         return math.hypot(clip_norm, self.count_weight / 2)
 
     def vector(self, total: CohortTotal, people: int) -> F64:
@@ -170,16 +169,16 @@ class SumLayout:
         return vector
 
     def total(self, vector: Leaf, *, noised: bool = False) -> CohortTotal:
-        """Return the sums in a vector, by name; the inverse of `vector`."""
+        """Return the sums in a vector by name: the inverse of the method `vector`."""
         rows = self._rows(vector)
         update = {name: _unflat(rows[name], shape) for name, shape in self.shapes.items()}
         within = float(rows[_COUNT][0]) / self.count_weight if self.count_weight else None
         return CohortTotal(update, within=within, noised=noised)
 
     def clipped(self, vector: Leaf, clip_norm: float, people: int, norm: str) -> tuple[Leaf, bool]:
-        """Return a node's sums, no longer than `people` contributions: longer ones are shortened.
+        """Return a node's sums, clipped to `people` times the bound, and whether they were longer.
 
-        The second value says whether they were longer.
+        `vector` has the sums of one node over `people` people.
         """
         vector = vector.copy()
         rows = self._rows(vector)
@@ -195,7 +194,7 @@ class SumLayout:
         return vector, was_long
 
     def _rows(self, vector: Leaf) -> dict[str, Leaf]:
-        """Return a view of the part of a vector that belongs to each name."""
+        """Return by name a view of the numbers of each sum in `vector`."""
         ends = np.cumsum([0, *self.sizes.values()])
         return {
             name: vector[begin:end]
@@ -203,10 +202,10 @@ class SumLayout:
         }
 
     def _length(self, rows: Mapping[str, Leaf], norm: str) -> float:
-        """Return the length of all sums; a matrix counts with both its triangles."""
+        """Return the length of all sums together; a matrix counts with both of its triangles."""
         power, total = 1 if norm == "l1" else 2, 0.0
         for name, shape in self.shapes.items():
-            with np.errstate(over="ignore"):  # An infinite length shortens a sum to nothing.
+            with np.errstate(over="ignore"):  # `clipped` replaces a sum of infinite length by 0.
                 total += float((np.abs(_unflat(rows[name], shape)) ** power).sum())
         return total if norm == "l1" else math.sqrt(total)
 
@@ -216,7 +215,8 @@ def layout_of(
 ) -> SumLayout:
     """Return the positions of a round's sums in one vector.
 
-    Their names and shapes are those that a device without data would send.
+    The names and shapes of the sums are those that a device without data would send. `told` has
+    the arrays that the server sends to all devices, and `nobody` is one person without data.
     """
     shapes = shapes_of(phase.device.contribute(told, nobody, round_index))
     if shapes is None:
@@ -225,7 +225,7 @@ def layout_of(
 
 
 def coding_of(people: int, phase: Phase, layout: SumLayout, clip_norm: float) -> Coding:
-    """Return the fixed-point coding of a round's sums, over at most `people` people."""
+    """Return the fixed-point code for a round's sums over at most `people` people."""
     return Coding(
         size=layout.size,
         bound=layout.bound(clip_norm),
@@ -235,7 +235,10 @@ def coding_of(people: int, phase: Phase, layout: SumLayout, clip_norm: float) ->
 
 
 def _count_weight(aggregator: Aggregator, clip_norm: float) -> float:
-    """Return the factor on the count that gives it the same scale of noise as other numbers."""
+    """Return the factor on the count with which it needs noise of the same scale as the sums.
+
+    It is 0.0 if there is no count.
+    """
     if aggregator.clip_quantile is None:
         return 0.0
     scale = aggregator.count_scale

@@ -1,8 +1,9 @@
-"""The folders of a node and of a server, and the enrolment by which a server knows a node.
+"""Write and read the folders of nodes and servers, and the enrolments of nodes.
 
-A node's folder has its key, its people's data and their pseudonyms, readable by its owner alone.
-`enrolment.json` in it is what the server gets: the public key and pseudonyms, signed by the key.
-A server's folder has the terms, the enrolments of its nodes and its certificates.
+A node's folder has the private key of the node, and the data and pseudonyms of its people. Only
+its owner can read it. The server gets one file of it, `enrolment.json`: the node's public key and
+the pseudonyms, signed with the private key. A server's folder has the terms of the federation, the
+enrolments of the nodes and the server's certificates.
 """
 
 import fcntl
@@ -54,9 +55,11 @@ ENROLMENT = "enrolment.json"
 
 
 class Enrolment(Document):
-    """What a node tells the server about itself: nothing of its people but their pseudonyms.
+    """What a node tells the server about itself. Of its people, it has only the pseudonyms.
 
-    After a renewal it `replaces` the enrolment of an older key, which signs too (`consent`).
+    `catalogue` is the hash of the public catalogue. `undeclared` names the parts of the catalogue
+    that the data set does not declare as public. After a change of the key, `replaces` is the old
+    public key, and `consent` is a signature with the old key.
     """
 
     name: NodeName
@@ -70,14 +73,14 @@ class Enrolment(Document):
 
     @property
     def statement(self) -> bytes:
-        """What the node signs."""
+        """The bytes that the node signs."""
         parts = [self.name, self.public_key, self.people, self.catalogue, self.undeclared]
         parts += [self.replaces] if self.replaces else []
         return b"privrec enrolment " + hashlib.sha256(json.dumps(parts).encode()).digest()
 
     @property
     def member(self) -> Member:
-        """The node as the terms have it."""
+        """The entry of the node in the terms."""
         return Member(public_key=self.public_key, people=len(self.people), name=self.name)
 
 
@@ -85,10 +88,11 @@ _ROSTER = TypeAdapter(list[Enrolment])
 
 
 class NodeFolder:
-    """The files of a node. The server gets `enrolment`, and `catalogue` is public.
+    """The paths of a node's files.
 
-    The rest never leaves the folder: the private key (its public half lies beside it), the data of
-    the people, and of those who were held out to be tested, where there are any.
+    The server gets `enrolment`. `catalogue` is public, and so is the public key, in `key.pub`. The
+    other files never leave the folder: the private key, the data of the people who take part, and
+    the data of the held-out people, on whom a model is tested.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +104,10 @@ class NodeFolder:
         self.enrolment = path / ENROLMENT
 
     def reveals(self, fingerprint: str) -> Path:
-        """How often a round of a federation was answered."""
+        """Return the path of the file that counts how often the node answered each round.
+
+        `fingerprint` is the hash of the federation's terms.
+        """
         return self.path / f"reveals-{fingerprint[:16]}.json"
 
 
@@ -114,8 +121,8 @@ def enrol(
 ) -> Enrolment:
     """Write the folder of a node that serves these people of a data set; return its enrolment.
 
-    `name` is what others call the node; without one, the folder's name. `held_out` are people who
-    do not take part; their data is kept to test the model on.
+    `name` is the name of the node that others see; by default it is the name of the folder.
+    `held_out` are people who do not take part; the model can be tested on their data.
     """
     name = checked_name(path.resolve().name if name is None else name)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -147,9 +154,9 @@ def enrol(
 
 
 def renew_key(path: Path) -> Enrolment:
-    """Give a node a new key; return its new enrolment, which the old key signs too.
+    """Give a node a new key; return its new enrolment, which both keys sign.
 
-    Its people and their pseudonyms stay. The old key is gone afterwards.
+    The people of the node and their pseudonyms stay the same. The old key is deleted.
     """
     folder = NodeFolder(path)
     [enrolment] = read_enrolments(folder.enrolment)
@@ -165,14 +172,17 @@ def renew_key(path: Path) -> Enrolment:
         }
     )
     write_private(folder.enrolment, signed.model_dump_json().encode())
-    # The key comes last: until then this can be done again.
+    # The private key is replaced last. After a failure before this, `renew_key` can run again.
     new.with_name("key.new.pub").replace(folder.key.with_name("key.pub"))
     new.replace(folder.key)
     return signed
 
 
 def drawn_apart(people: int, share: float) -> tuple[IntArray, IntArray]:
-    """Return who enrols and who is held out, drawn by the operating system's random numbers."""
+    """Return the positions of the people who enrol, and of those who are held out.
+
+    The fraction `share` of the people is held out, by random numbers of the operating system.
+    """
     if not 0 <= share < 1:
         raise SettingsError(f"`hold_out` must be >= 0 and < 1; got {share:g}")
     held_out = np.sort(secret_choice(people, round(share * people)))
@@ -180,9 +190,9 @@ def drawn_apart(people: int, share: float) -> tuple[IntArray, IntArray]:
 
 
 def read_enrolments(path: Path) -> list[Enrolment]:
-    """Return a node's enrolment, or all in a server's `roster.json`.
+    """Return the enrolment of a node, or all enrolments in a server's `roster.json`.
 
-    Raise unless each is whole and signed by its own key.
+    Raise `FederationError` unless each enrolment is complete and signed with its own key.
     """
     if path.is_dir():
         path /= ENROLMENT
@@ -215,10 +225,11 @@ def _consents(enrolment: Enrolment) -> bool:
 def changed(
     known: Sequence[Enrolment], more: Sequence[Enrolment], retired: Sequence[str]
 ) -> list[Enrolment]:
-    """Return a federation's enrolments without those of the `retired` names, and with `more`.
+    """Return the `known` enrolments without the nodes named in `retired`, and with `more`.
 
-    An enrolment with a renewed key takes the place of the older one. One whose older key is not
-    known, because it was renewed twice, is a new node's, if the one of its name is retired.
+    An enrolment with a renewed key takes the place of the enrolment with the old key. After two
+    renewals the old key may be unknown. Then the enrolment counts as a new node, and the known
+    node of the same name must be in `retired`.
     """
     names = [enrolment.name for enrolment in known]
     for name in retired:
@@ -241,7 +252,7 @@ def changed(
 
 
 def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
-    """Raise unless the enrolments are of different nodes and people and of this catalogue."""
+    """Raise unless all nodes and people are different and all enrolments have this catalogue."""
     keys = [enrolment.public_key for enrolment in enrolments]
     people = [person for enrolment in enrolments for person in enrolment.people]
     if len(set(keys)) != len(keys):
@@ -257,9 +268,9 @@ def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
 
 
 def read_people(folder: NodeFolder, file: Path | None = None) -> tuple[Clients, Catalogue]:
-    """Return the data of a node's people, and the catalogue by which it is coded.
+    """Return the data of a node's people, and the catalogue that gives its codes a meaning.
 
-    `file` is that of the held-out people, instead of those who take part.
+    By default these are the people who take part. For held-out people, `file` is their data file.
     """
     try:
         text = folder.catalogue.read_bytes()
@@ -290,10 +301,11 @@ def _from_arrays(arrays: dict[str, Leaf]) -> Clients:
 
 
 class ServerFolder:
-    """The files of a server. `terms` and `ca` are for the nodes; all else is its own.
+    """The paths of a server's files. Nodes get `terms` and `ca`; the server keeps the others.
 
-    `roster` has the enrolled nodes and the pseudonyms of their people, `status` what the server
-    sees at present, and `unmasking` the round whose masks nodes were last asked to take off.
+    `roster` has the enrolled nodes and the pseudonyms of their people. `status` has the present
+    state of the round and of the nodes. `unmasking` has the last round for which the server asked
+    nodes to remove their masks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -309,7 +321,10 @@ class ServerFolder:
 
 @contextmanager
 def running(folder: ServerFolder) -> Iterator[None]:
-    """Mark the server as running: by a lock, which the system takes off however a process ends."""
+    """Lock the server's folder while the server runs.
+
+    The operating system removes the lock when the process ends, also after a crash.
+    """
     handle = os.open(folder.path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH)
@@ -319,7 +334,7 @@ def running(folder: ServerFolder) -> Iterator[None]:
 
 
 def is_running(folder: ServerFolder) -> bool:
-    """Return whether a process serves this federation."""
+    """Return whether a process of this machine runs the server of this folder."""
     handle = os.open(folder.path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -338,7 +353,10 @@ def found_federation(
     settings: Mapping[str, object],
     hosts: Sequence[str],
 ) -> Terms:
-    """Write the folder of a new federation's server from the files of its nodes."""
+    """Write the server's folder of a new federation from the files of its nodes; return the terms.
+
+    `settings` has settings of the recipe and fields of the terms, by name.
+    """
     if catalogue is None or not enrolments:
         raise FederationError(
             f"{path} has no federation yet: give --catalogue and an --enrolment for each node"
@@ -358,9 +376,10 @@ def found_federation(
 def changed_federation(
     path: Path, old: Path, enrolments: Sequence[Path], retired: Sequence[str]
 ) -> Terms:
-    """Write the folder of the federation that follows an `old` one: with other nodes or keys.
+    """Write the server's folder of a federation that follows an `old` one; return its terms.
 
-    Settings, catalogue and certificates stay, so that nodes need nothing but the new terms.
+    Nodes and keys may differ. Settings, catalogue and certificates stay the same, so nodes need
+    only the new terms.
     """
     folder, terms, _ = read_server(old)
     if is_running(folder):
@@ -387,8 +406,8 @@ def create_federation(
 ) -> Terms:
     """Write the folder of a new federation's server; return its terms.
 
-    `catalogue` is JSON; `options` are fields of `Terms`. The terms come last, so a folder that
-    has them is whole. Certificates are new, or those in the folder `authority`.
+    `catalogue` is JSON text, and `options` are fields of `Terms`. The terms are written last, so a
+    folder with terms is complete. Certificates are copied from the folder `authority`, or new.
     """
     folder = ServerFolder(path)
     if folder.terms.exists():
@@ -406,7 +425,7 @@ def create_federation(
     else:
         copy_authority(authority, path)
     path.chmod(0o700)
-    # What any node's data does not declare public is not covered for anybody.
+    # If one node does not declare a part of the catalogue as public, no guarantee covers this part.
     whole = json.loads(catalogue)
     for enrolment in enrolments:
         whole["undeclared"] = list(dict.fromkeys([*whole["undeclared"], *enrolment.undeclared]))

@@ -1,4 +1,7 @@
-"""What secure sums are made of: one-time keys, sealed boxes, masks, shares, and who takes part."""
+"""The parts of a secure sum: one-time keys, encryption, masks, secret shares, and the members.
+
+In a secure sum the server learns only the sum of the nodes' vectors (see `secure_sum.py`).
+"""
 
 import hashlib
 import math
@@ -24,15 +27,15 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 
 KEY_BYTES = 32
 SHARE_BYTES = 4 + 33
-"""A share of 32 bytes: 4 bytes of its point, and a number below `_PRIME`."""
+"""The bytes of a share of a 32-byte secret: 4 for its point, 33 for a number below `_PRIME`."""
 _PRIME = 2**256 + 297
-"""The smallest prime above all secrets of 32 bytes."""
+"""The smallest prime that is larger than every secret of 32 bytes."""
 COMPLETE_UP_TO = 256
-"""Up to so many nodes, everybody is everybody's neighbour (chosen by hand)."""
+"""With at most this many nodes, all nodes are neighbours of each other (chosen by hand)."""
 ADVERTISED = ("cipher", "mask", "seed")
-"""What a node tells all others: two public keys and a digest of its seed, besides a signature."""
+"""What a node sends to all others, with a signature: two public keys and a digest of its seed."""
 KINDS = (b"s", b"k")
-"""The marks of shares: of a seed, and of a mask key."""
+"""The byte before a share of a seed, and the byte before a share of a mask key."""
 MOST_SIGNATURE = 1024
 _NONCE_BYTES = 12
 _WORDS_AT_ONCE = 2**17
@@ -46,18 +49,18 @@ class KeyPair(NamedTuple):
 
 
 def new_keys() -> KeyPair:
-    """Return a fresh key pair."""
+    """Return a new random key pair."""
     key = X25519PrivateKey.generate()
     return KeyPair(key.private_bytes_raw(), key.public_key().public_bytes_raw())
 
 
 def public_of(private: bytes) -> bytes:
-    """Return the public key of a private one."""
+    """Return the X25519 public key of a private key, both as raw bytes."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes, public: bytes, context: bytes) -> bytes:
-    """Return 32 bytes that only the two owners of the keys can compute, for this context."""
+    """Return 32 secret bytes for this context; only the owners of the two keys can compute them."""
     try:
         peer = X25519PublicKey.from_public_bytes(public)
         secret = X25519PrivateKey.from_private_bytes(private).exchange(peer)
@@ -72,7 +75,10 @@ def derive(secret: bytes, context: bytes) -> bytes:
 
 
 def digest(*parts: bytes) -> bytes:
-    """Return the SHA-256 of the parts, each after its length: no two lists have the same text."""
+    """Return the SHA-256 of the parts, each after its length.
+
+    The lengths ensure that two different lists of parts never give the same input of the hash.
+    """
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)
@@ -80,17 +86,18 @@ def digest(*parts: bytes) -> bytes:
 
 
 def number(value: object) -> bytes:
-    """Return a node's number, or a count, as 8 bytes; raise `FederationError` if it is none."""
+    """Return a node's number, or a count, as 8 bytes; raise `FederationError` for other values."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
         raise FederationError(f"the number of a node must be in 0 … 2^64 - 1; got {value!r}")
     return value.to_bytes(8, "big")
 
 
 def add_mask(total: Words, seed: bytes, *, sign: int) -> None:
-    """Add a mask to `total`, or subtract it if `sign` is -1, in place.
+    """Add a mask to `total` in place, or subtract the mask if `sign` is -1.
 
-    The mask looks random to whoever has not the seed of 32 bytes (AES-256-CTR). The counter starts
-    at zero, so a seed must be used once only. Pieces stay in the processor's cache.
+    The mask is the output of AES-256-CTR with `seed` (32 bytes) as the key. It looks random
+    without the seed. The counter starts at zero, so a seed must be used only once. The mask is
+    computed in pieces that fit into the processor's cache.
     """
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     zeros = bytes(8 * min(_WORDS_AT_ONCE, len(total)))
@@ -104,13 +111,16 @@ def add_mask(total: Words, seed: bytes, *, sign: int) -> None:
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:
-    """Return the content encrypted and bound to `about`: who to whom, in which round (AES-GCM)."""
+    """Return the content encrypted with AES-GCM; `unseal` needs the same `about` to open it.
+
+    `about` names the sender, the receiver and the attempt of a round.
+    """
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, content, about)
 
 
 def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
-    """Return the content of a box; raise `FederationError` if it was not sealed so."""
+    """Return the content that `seal` encrypted; raise if the key or `about` is another one."""
     try:
         return AESGCM(key).decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], about)
     except (InvalidTag, ValueError) as error:
@@ -118,11 +128,12 @@ def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
 
 
 def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
-    """Return `holders` shares of 32 bytes; `threshold` of them give the secret, fewer give nothing.
+    """Return `holders` shares of a 32-byte secret.
 
-    Shamir's shares: values at 1 … holders of a polynomial over the integers modulo `_PRIME` whose
-    value at 0 is the secret and whose other coefficients are random. A share is its point, in four
-    bytes, and the value there.
+    Any `threshold` shares give the secret. Fewer shares give no information about it. This is
+    Shamir's secret sharing: a polynomial over the integers modulo `_PRIME` has the secret as its
+    value at 0, and its other coefficients are random. The shares are its values at the points
+    1 … holders. A share has its point (4 bytes) and the value at this point.
     """
     coefficients = [int.from_bytes(secret, "big")]
     coefficients += [secrets.randbelow(_PRIME) for _ in range(threshold - 1)]
@@ -136,7 +147,7 @@ def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
 
 
 def combine(shares: Sequence[bytes]) -> bytes:
-    """Return the secret of exactly `threshold` shares of `split`; wrong shares give wrong bytes."""
+    """Return the 32-byte secret from exactly `threshold` shares; wrong shares give wrong bytes."""
     weights = _weights(tuple(int.from_bytes(share[:4], "big") for share in shares))
     values = (int.from_bytes(share[4:], "big") for share in shares)
     total = sum(weight * value for weight, value in zip(weights, values, strict=True)) % _PRIME
@@ -145,7 +156,10 @@ def combine(shares: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=4)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Return Lagrange's weights at zero of different points; they are the same for many secrets."""
+    """Return the weights of Lagrange interpolation at 0 from values at these different points.
+
+    Many secrets are shared at the same points, so the weights are cached.
+    """
     weights = []
     for own in points:
         top = bottom = 1
@@ -159,15 +173,17 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
 def default_degree(nodes: int) -> int:
     """Return how many neighbours each of `nodes` nodes has: all, or 4 log2(nodes) + 40, made even.
 
-    Bell et al. (2020), section 3, show that O(log nodes + statistical bits) neighbours are enough.
-    Let the missing and the colluding nodes be chosen before the graph is drawn. Two parts of the
-    ring are cut off from each other only if two stretches of degree / 2 nodes are all missing or
-    colluding: with 40 % such nodes, a probability below 2^-70. With 10 % colluding nodes and a
-    threshold of 0.7 of the nodes, some neighbourhood breaks 2t > n + colluding (see `secure_sum`)
-    with a probability below 2^-36. The number 40 is chosen by hand.
+    Two neighbours share a pairwise mask. Bell et al. (2020), section 3, show that
+    O(log nodes + statistical bits) neighbours are enough. We assume that the missing and the
+    colluding nodes are chosen before the graph is drawn. Two parts of the ring (see `neighbours`)
+    are separated only if all nodes in two stretches of degree / 2 nodes are missing or colluding.
+    If 40 % of the nodes are, the probability is below 2^-70. With 10 % colluding nodes and a
+    threshold of 0.7 of the nodes, the probability that any neighbourhood breaks 2t > n + colluding
+    (see `secure_sum`) is below 2^-36. The number 40 is chosen by hand.
 
-    The price is that a neighbourhood can lose more than its part: with that threshold and 1,000
-    nodes, a round fails in 1 of 10,000 cases if 10 % are missing, but in 1 of 10 if 15 % are.
+    By chance, a larger part of a neighbourhood than of all nodes can be missing. With this
+    threshold and 1,000 nodes, a round fails in 1 of 10,000 cases if 10 % of the nodes are missing,
+    and in 1 of 10 cases if 15 % are missing.
 
     >>> default_degree(50), default_degree(1000)
     (49, 80)
@@ -180,11 +196,11 @@ def default_degree(nodes: int) -> int:
 
 
 def neighbours(members: Sequence[int], degree: int, seed: bytes) -> dict[int, tuple[int, ...]]:
-    """Return each member's neighbours, in order.
+    """Return the neighbours of each member, sorted by number.
 
-    With at most degree + 1 members, all others are. Otherwise members lie on a ring, in the order
-    of a hash of the seed and their number, and everybody's neighbours are the degree / 2 members
-    on either side (Bell et al. 2020, section 3).
+    With at most degree + 1 members, all other members are neighbours. Otherwise the members lie on
+    a ring, in the order of a hash of the seed and their number. The neighbours of a member are the
+    degree / 2 members on each side (Bell et al. 2020, section 3).
     """
     if len(set(members)) != len(members):
         raise FederationError("a node is twice among the members")
@@ -202,22 +218,27 @@ def neighbours(members: Sequence[int], degree: int, seed: bytes) -> dict[int, tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roster:
-    """Who takes part in one attempt of a round: the same on every node and on the server."""
+    """The members of one attempt of a round. Every node and the server compute the same roster.
+
+    `keys` has the public keys of each member, and `neighbours` the graph of `neighbours`.
+    `threshold` is how many members must remain until the end of the attempt.
+    """
 
     keys: Mapping[int, Mapping[str, bytes]]
     threshold: int
     neighbours: Mapping[int, tuple[int, ...]]
     name: bytes
-    """A digest of all of it. Every secret and signature after `keys` is bound to it."""
+    """A digest of the whole roster. All secrets and signatures after the step `keys` depend on
+    this digest."""
 
     @classmethod
     def of(
         cls, keys: Mapping[int, Mapping[str, bytes]], *, context: bytes, threshold: int, degree: int
     ) -> "Roster":
-        """Return the roster of these keys; their signatures are for the nodes to check.
+        """Return the roster of these keys; nodes must check the signatures of the keys themselves.
 
-        `threshold` is how many nodes must remain at the end: more than half of the members. The
-        graph follows from a digest of everything here, so no single node chooses its neighbours.
+        `threshold` must be more than half of the members. The graph of neighbours is computed from
+        a digest of all arguments, so no single node chooses its neighbours.
         """
         members = _members(keys)
         if not len(members) / 2 < threshold <= len(members) or len(members) < 2:
@@ -240,24 +261,28 @@ class Roster:
         return cls(keys=known, threshold=threshold, neighbours=graph, name=name)
 
     def holders(self, node: int) -> list[int]:
-        """Return who holds shares of a node's secrets: its neighbours and itself, in order."""
+        """Return the nodes that hold shares of a node's secrets: its neighbours and itself."""
         return sorted((*self.neighbours[node], node))
 
     def needed(self, node: int) -> int:
-        """Return how many shares give a secret of a node: `threshold` in proportion, rounded up.
+        """Return how many shares give a secret of a node.
 
-        As `threshold` is more than half of all, this is more than half of the holders.
+        It is the same fraction of the holders as `threshold` is of the members, rounded up. So it
+        is more than half of the holders.
         """
         return -(-self.threshold * (len(self.neighbours[node]) + 1) // len(self.keys))
 
     def about(self, what: bytes, *nodes: int) -> bytes:
-        """Return the name of one use of a secret in this attempt, to derive keys from."""
+        """Return a digest that names one use of a secret in this attempt.
+
+        Keys, masks and signatures for different uses depend on different digests.
+        """
         return digest(what, self.name, *map(number, nodes))
 
     def share_digests(self, dealer: int, holder: int, shares: Sequence[bytes]) -> bytes:
         """Return 64 bytes: the digests of a holder's shares of the seed and of the mask key.
 
-        A share has 256 random bits, so its digest does not give it away.
+        A share has 256 random bits, so nobody can find the share from its digest.
         """
         where = self.about(b"share", dealer, holder)
         return b"".join(
@@ -266,7 +291,7 @@ class Roster:
 
 
 def _members(keys: Mapping[int, Mapping[str, bytes]]) -> list[int]:
-    """Return the members in order, after a check of the form of their keys."""
+    """Return the members in order; raise `FederationError` if keys have a wrong form."""
     for node, parts in by_node(keys, "keys").items():
         check_advertised(node, parts)
     return sorted(keys)
@@ -284,14 +309,14 @@ def check_advertised(node: int, parts: object) -> None:
 
 
 def by_node(value: object, what: str) -> Mapping[int, Any]:
-    """Return a mapping as it is; raise `FederationError` for anything else."""
+    """Return `value` if it is a mapping; raise `FederationError` otherwise."""
     if not isinstance(value, Mapping):
         raise FederationError(f"the {what} are not by node")
     return value
 
 
 def is_bytes(value: object, length: int | None = None) -> bool:
-    """Return whether this is a byte string of a length, or of one that a signature can have."""
+    """Return whether `value` is bytes of this length, or of a length that a signature can have."""
     if not isinstance(value, bytes):
         return False
     return 0 < len(value) <= MOST_SIGNATURE if length is None else len(value) == length

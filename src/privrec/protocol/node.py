@@ -1,14 +1,15 @@
-"""What runs on a node: the devices' half of every round, for the people whom the node serves.
+"""The work of a node in every round: it adds up the contributions of the people whom it serves.
 
-The node answers a few kinds of request and nothing else. It knows the recipe, the bound and the
-noise from its own copy of the terms. It sends sums over its drawn people: plain ones, or masked
-ones where the terms say so.
+A node answers only the requests in `KINDS`. It reads the recipe, the clipping bound and the noise
+from its own copy of the terms of the federation. It sends the sum over those of its people whom
+the server drew for the round. If the terms have secure sums, the node masks its sum.
 
-A refusal must not tell anything about people. So all that can be refused is checked before a
-person's data is read: the step of the protocol, the boxes, the people's positions, the bound, and
-each array that the server tells (`core/phase.py`). After that a node always answers, and every
-answer has the same size: a person whose part fails or is not finite adds zero, and if the whole sum
-fails, zeros are sent, with noise and masks as ever.
+A refused request must not reveal anything about people. So a node checks everything before it
+reads a person's data: the step of the protocol, the encrypted shares, the positions of people, the
+bound, and each array that the server sends (`core/phase.py`). After these checks a node always
+answers, and all answers have the same size. If the contribution of a person fails or is not
+finite, it counts as zero. If the whole sum fails, the node sends zeros, with noise and masks as
+usual.
 """
 
 import hashlib
@@ -52,20 +53,20 @@ Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], bool]
 Arrays = Mapping[str, Leaf]
 KINDS = ("sum", "keys", "shares", "mask", "agree", "reveal")
-"""The requests that a node answers, each by the method of that name."""
+"""The kinds of requests that a node answers. The method `_sum` answers "sum", and so on."""
 
 
 class _Helped(BaseModel):
-    """With what a node helped: how often by round, and a sum and its nodes by round."""
+    """What a node helped to unmask: how often in each round, and which sum over which nodes."""
 
     times: dict[int, int] = {}
     sums: dict[int, tuple[str, str]] = {}
 
 
 class Reveals:
-    """For one federation and each round: how often the node helped, and with which sum.
+    """A file that counts how often a node helped to unmask each round of one federation.
 
-    It is on the disk before the node helps.
+    It also has the sum that the node helped with. It is written to the disk before the node helps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +78,7 @@ class Reveals:
             raise FederationError(f"cannot read {path}: {error}") from error
 
     def count(self, round_index: int, most: int) -> None:
-        """Count one more answer for a round, or raise if it would be more than `most`."""
+        """Count one more answer for a round; raise if there were `most` answers already."""
         times = self._helped.times.get(round_index, 0)
         if times >= most:
             raise FederationError(
@@ -88,10 +89,11 @@ class Reveals:
         self._write()
 
     def bind(self, round_index: int, content: str, survivors: Sequence[int] | None = None) -> None:
-        """Help with this sum of a round alone from now on; raise if the node helped with another.
+        """Raise if the node helped to unmask another sum of this round; otherwise note this sum.
 
-        `content` stands for all that the node's own part depends on, and `survivors` are the nodes
-        in the sum. Without them nothing is written: the node has not helped yet.
+        `content` is a hash of everything that decides the node's part of the sum, except its
+        people's data. `survivors` are the nodes in the sum. If they are None, the sum is only
+        checked, and nothing is written.
         """
         nodes = json.dumps(sorted(survivors or ()))
         before = self._helped.sums.get(round_index)
@@ -111,10 +113,11 @@ class Reveals:
 
 
 class Node:
-    """A node between messages: its people, its keys, and the round it is in.
+    """A node, with its people, its keys and the state of its present round.
 
-    `phases()` are those of the terms, and `take` reads the data of people by their positions in
-    the federation.
+    `phases()` returns the phases of the terms. `take` reads the data of people by their positions
+    in the federation. `sign` signs with the node's key. `verify(node, content, signature)` checks
+    the signature of another node.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class Node:
         self._masked, self._masked_at = "", 0.0
 
     def handle(self, request: bytes) -> bytes:
-        """Return the signed reply to a request; one that breaks the terms is refused."""
+        """Return the signed reply to a request. The reply refuses a request against the terms."""
         return wire.signed(self._reply(request), request, self._sign)
 
     def _reply(self, content: bytes) -> bytes:
@@ -160,14 +163,14 @@ class Node:
             LOG.warning("refused: %s", error)
             return wire.pack(wire.Reply(kind="refused", why=str(error)))
         except Exception as error:
-            # What the server told can make the recipe's own code fail. Its message may have
-            # private content, so only its class is sent.
+            # Arrays of the server can make the recipe's code fail. The error message may have
+            # private content, so the node sends only the class of the error.
             LOG.exception("refused")
             why = f"the recipe failed: {type(error).__name__}"
             return wire.pack(wire.Reply(kind="refused", why=why))
 
     def _sum(self, request: Request, arrays: Arrays) -> bytes:
-        """Return the node's plain sum; only where the terms have no secure sums."""
+        """Return the node's sum without masks; refused if the terms have secure sums."""
         if self._terms.secure_sum:
             raise FederationError("the terms have secure sums: a plain one is not given")
         task = self._task(request, arrays)
@@ -195,7 +198,7 @@ class Node:
         return wire.pack(request.reply(shares=shares))
 
     def _mask(self, request: Request, arrays: Arrays) -> bytes:
-        """Return the node's coded sum under masks, with its share of the noise."""
+        """Return the node's coded sum with its share of the noise, if nodes add it, and masks."""
         current, task = self._current(request), self._task(request, arrays)
         if task.clip_norm != self._clip_norm:
             raise FederationError("the server asks for another bound than that of the keys")
@@ -206,7 +209,7 @@ class Node:
         else:
             self._reveals.bind(task.round_index, task.digest)
         current.accept(request.sealed)
-        # From here on people's data is read, and nothing is refused.
+        # From here on the node reads people's data, so it refuses nothing any more.
         coded = coding.encode(self._vector(task), len(task.people))
         masked = current.mask(coded + noise)
         self._masked, self._masked_at = task.digest, self._clock()
@@ -214,8 +217,8 @@ class Node:
         return wire.pack(request.reply(), {"sum": masked})
 
     def _noise(self, phase: Phase, clip_norm: float, coding: Coding) -> Words:
-        """Return this node's share of the noise, in units of the coding."""
-        # All shares are by the number of enrolled nodes, which no server chooses.
+        """Return this node's share of the noise as uint64, in units of the coding."""
+        # The size of a share depends on the number of enrolled nodes, which no server chooses.
         nodes = len(self._terms.members)
         deviation = node_deviation(
             phase.aggregator.noise_scale(clip_norm) / coding.unit,
@@ -231,14 +234,16 @@ class Node:
         return wire.pack(request.reply(signature=signature))
 
     def _reveal(self, request: Request, _: Arrays) -> bytes:
-        """Return the secrets that take the masks off one sum, within the deadline.
+        """Return the shares of secrets that remove the masks from one sum, within the deadline.
 
         If nodes add the noise, each answer may show the server one more sum, so answers are
-        counted. If not, a second sum of the round would show what single nodes added (docs/
-        privacy.md), so the node helps with one sum alone: of the same nodes, people and arrays.
+        counted. If the server adds the noise, a second sum of the round would show what single
+        nodes added (docs/privacy.md). So the node helps with only one sum of a round, over the
+        same nodes, people and arrays.
         """
         current, noised = self._current(request), self._terms.noise_from == "nodes"
-        # After a masked sum come its own exchange, that of signatures, and this one.
+        # Since the masked sum, there were two exchanges: its own and this one. If nodes add the
+        # noise, there was also the exchange of signatures (`agree`). Each has the same deadline.
         if self._clock() - self._masked_at > (3 if noised else 2) * self._terms.deadline:
             raise FederationError("the deadline of this attempt is over: nothing is revealed")
         shares = current.reveal(request.survivors, request.confirmations if noised else None)
@@ -250,7 +255,7 @@ class Node:
         return wire.pack(request.reply(shares=shares))
 
     def _phase_at(self, round_index: int) -> tuple[Phase, Mapping[str, Accepted]]:
-        """Return the phase of a round, and what its devices accept."""
+        """Return the phase of a round, and the rules for the arrays that its devices accept."""
         phases = self._phases()
         if self._accepted is None:
             self._accepted = accepted_by(phases)
@@ -265,7 +270,7 @@ class Node:
         return self._round
 
     def _task(self, request: Request, arrays: Arrays) -> "_Task":
-        """Return what the server asks for, after all checks that need no data of people."""
+        """Return what the server asks for, after all checks; they need no data of people."""
         phase, accepted = self._phase_at(request.round)
         clip_norm = _clip_norm(request, phase)
         people = arrays.get("people")
@@ -297,9 +302,9 @@ class Node:
         )
 
     def _vector(self, task: "_Task") -> F64:
-        """Return the sum of the bounded contributions of the node's drawn people; it never raises.
+        """Return the sum of the bounded contributions of the node's drawn people, one vector.
 
-        Zeros stand for a sum that failed, or that is not finite.
+        It never raises. If the sum fails or is not finite, zeros are returned.
         """
         if len(task.people):
             try:
@@ -319,7 +324,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Task:
-    """What a server asks of a node in one round, checked: whose sum of what."""
+    """What a server asks of a node in one round, after all checks.
+
+    `people` are the drawn people of the node, by position, and `told` the arrays of the server.
+    """
 
     phase: Phase
     round_index: int
@@ -330,7 +338,7 @@ class _Task:
 
     @property
     def digest(self) -> str:
-        """All that the sum depends on, besides the people's data."""
+        """A hash of all that the node's sum depends on, except the data of people."""
         arrays = {**self.told, "people": self.people, "clip_norm": np.float64(self.clip_norm)}
         return hashlib.sha256(told_to_bytes(dict(sorted(arrays.items())))).hexdigest()
 
@@ -338,7 +346,7 @@ class _Task:
 def _contribute_or_nothing(
     device: DeviceHalf, told: Told, person: Clients, round_index: int
 ) -> Contribution:
-    """Return a person's contribution; a person whose part raises adds nothing."""
+    """Return a person's contribution, or an empty one if computing it raises."""
     try:
         return device.contribute(told, person, round_index)
     except Exception:
@@ -347,7 +355,10 @@ def _contribute_or_nothing(
 
 
 def _clip_norm(request: Request, phase: Phase) -> float:
-    """Return the bound that the server asks for; it must be the terms', or near it if it moves."""
+    """Return the clipping bound that the server asks for; raise if the terms forbid it.
+
+    It must equal the bound of the terms. With adaptive clipping it must be near that bound.
+    """
     asked, agreed = request.clip_norm, phase.aggregator.clip_norm
     moves = phase.aggregator.clip_quantile is not None
     if asked != agreed and not (moves and agreed / MOST_MOVE <= asked <= agreed * MOST_MOVE):
@@ -358,8 +369,8 @@ def _clip_norm(request: Request, phase: Phase) -> float:
 def tested_on_held_out(path: Path, model: Path) -> EvalReport:
     """Return the figures of a released model on the people whom a node held out.
 
-    They are in no enrolment, so no round can ask for them. Their lines are halved as under the
-    protocol `halves`. All of it is computed from raw data, which never leaves the node's folder.
+    Held-out people are in no enrolment, so no round can ask for them. Their lines are halved as
+    under the protocol `halves`. The figures have no noise. The data stay in the node's folder.
     """
     folder = NodeFolder(path)
     if folder.key.is_file() and not folder.held_out.is_file():
@@ -394,8 +405,8 @@ def tested_on_held_out(path: Path, model: Path) -> EvalReport:
 def noised_sums(report: EvalReport, epsilon: float) -> dict[str, float]:
     """Return how many people were tested and the sum of each Hits@k over them, with Laplace noise.
 
-    One person more or less moves each of these numbers by at most 1. The sums of several nodes can
-    be added up, and a sum of hits divided by the sum of people.
+    One person more or less moves each of these numbers by at most 1. For a figure over several
+    nodes, add up their sums, and divide the total of hits by the total of people.
     """
     exact = np.array([1.0, *report.hits.values()]) * report.tested
     release = laplace(

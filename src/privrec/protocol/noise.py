@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise of which every node adds a share, and how large a share must be."""
+"""Draw discrete Gaussian noise, of which each node adds a share; compute the size of a share."""
 
 import math
 import os
@@ -15,10 +15,12 @@ from privrec.types import F64, BoolArray, IntArray
 _Source: TypeAlias = Callable[[int], Words]
 
 LARGEST_DEVIATION = 2.0**45
-"""Up to this, a Laplace draw is below 2^53 and exact in float64, but for a chance of e^-255."""
+"""With at most this standard deviation, Laplace draws are below 2^53 and so exact in float64. A
+larger draw has a probability of e^-255."""
 MOST_GAP = 1e-30
-"""The largest `gap`: far below any `delta`, even times the rounds and numbers of a training."""
-# floor(2^64 / e): a word is below it with probability 1/e, up to 2^-64.
+"""`gap` must be smaller. Even times all rounds and numbers of a training, this is far below any
+`delta`."""
+# floor(2^64 / e): a random uint64 is smaller with probability 1/e, up to 2^-64.
 _ONE_OVER_E = np.uint64(6786177901268885274)
 # Draws at a time, to bound the memory (chosen by hand).
 _BATCH = 2**18
@@ -27,16 +29,17 @@ _BATCH = 2**18
 def discrete_gaussian(deviation: float, size: int) -> IntArray:
     """Return `size` independent draws x with probability ~ exp(-x^2 / (2 deviation^2)), int64.
 
-    This is algorithm 3 of Canonne, Kamath and Steinke (2020): draws from a discrete Laplace law
-    (algorithm 2), of which some are rejected. All randomness is AES-256 in counter mode under a
-    fresh key of the operating system.
+    This is algorithm 3 of Canonne, Kamath and Steinke (2020): it draws from a discrete Laplace
+    distribution (algorithm 2) and rejects some of the draws. All random bits come from AES-256 in
+    counter mode, with a new key from the operating system.
 
-    Uniform numbers, signs and geometric numbers are exact, up to 2^-62 for the constant 1/e. Each
-    draw also needs two comparisons of 53 random bits with exp(-f), f in [0, 1), which is known
-    within a factor 1 +- 2^-49. Larger exponents are split into whole parts (algorithm 1), so no
-    small probability is compared. With the rounding of the exponents themselves, every number
-    within 10 deviations has the correct probability within a factor 1 +- 2^-44, and the total
-    variation from the exact law is less than 2^-46 for each number.
+    Uniform numbers, signs and geometric numbers have exact probabilities, up to 2^-62 for the
+    constant 1/e. Each draw also needs two comparisons of 53 random bits with exp(-f), f in [0, 1).
+    The computed exp(-f) is correct within a factor 1 +- 2^-49. The whole part of a larger exponent
+    is handled separately (algorithm 1), so random bits are never compared with a small
+    probability. Including the rounding of the exponents, every number within 10 deviations has the
+    correct probability within a factor 1 +- 2^-44. For each number, the total variation distance
+    from the exact distribution is less than 2^-46.
     """
     if not 1.0 <= deviation <= LARGEST_DEVIATION:
         raise SettingsError(f"`deviation` must be in 1 … 2^45; got {deviation}")
@@ -46,7 +49,7 @@ def discrete_gaussian(deviation: float, size: int) -> IntArray:
     drawn = np.empty(size, np.int64)
     done = 0
     while done < size:
-        # About 0.48 of the proposals remain, or fewer with a small deviation.
+        # About 0.48 of the proposals are accepted, or fewer if the deviation is small.
         proposals = min(_BATCH, 2 * (size - done) + 64)
         kept = _accepted(words, proposals, deviation)[: size - done]
         drawn[done : done + len(kept)] = kept
@@ -55,7 +58,7 @@ def discrete_gaussian(deviation: float, size: int) -> IntArray:
 
 
 def _accepted(words: _Source, proposals: int, deviation: float) -> IntArray:
-    """Return those of `proposals` Laplace draws that the Gaussian keeps (algorithm 3)."""
+    """Return the accepted ones of `proposals` Laplace draws: discrete Gaussian (algorithm 3)."""
     scale = math.floor(deviation) + 1
     laplace = _laplace(words, proposals, scale)
     variance = deviation * deviation
@@ -69,16 +72,16 @@ def _laplace(words: _Source, proposals: int, scale: int) -> IntArray:
     low = low[_bernoulli_exp(words, low / scale)]
     size = low + scale * _geometric(words, len(low))
     negative = (words(len(size)) >> np.uint64(63)).astype(np.bool_)
-    # Otherwise zero would come twice as often, as +0 and as -0.
+    # Zero would be drawn as +0 and as -0, so twice too often: -0 is rejected.
     keep = ~(negative & (size == 0))
     signed: IntArray = np.where(negative, -size, size)[keep]
     return signed
 
 
 def _below(words: _Source, size: int, limit: int) -> IntArray:
-    """Return whole numbers, each of 0 … limit - 1 with the same probability, at most `size`.
+    """Return at most `size` whole numbers, uniform in 0 … limit - 1.
 
-    Only as many random bits as `limit` has are used, and draws that are too large are left out.
+    A draw has the number of bits of limit - 1. Draws that are too large are rejected.
     """
     shift = np.uint64(64 - max(1, (limit - 1).bit_length()))
     drawn = (words(size) >> shift).astype(np.int64)
@@ -86,10 +89,10 @@ def _below(words: _Source, size: int, limit: int) -> IntArray:
 
 
 def _bernoulli_exp(words: _Source, exponents: F64) -> BoolArray:
-    """Return true with probability exp(-x) for every x >= 0 (algorithm 1).
+    """Return for each exponent x >= 0 true with probability exp(-x) (algorithm 1).
 
-    exp(-x) = exp(-1)^floor(x) · exp(-rest), so 53 random bits are compared only with a number
-    above 1/e.
+    As exp(-x) = exp(-1)^floor(x) · exp(-rest), 53 random bits are compared only with exp(-rest),
+    which is larger than 1/e.
     """
     whole = np.floor(exponents)
     passed = _geometric(words, len(exponents)) >= whole
@@ -98,7 +101,7 @@ def _bernoulli_exp(words: _Source, exponents: F64) -> BoolArray:
 
 
 def _geometric(words: _Source, size: int) -> IntArray:
-    """Return how often in a row an event of probability 1/e happens, for `size` rows."""
+    """Return `size` geometric numbers: successes of probability 1/e before the first failure."""
     count = np.zeros(size, np.int64)
     running = np.arange(size)
     while len(running):
@@ -108,13 +111,13 @@ def _geometric(words: _Source, size: int) -> IntArray:
 
 
 def _words() -> _Source:
-    """Return a source of random words: AES-256 in counter mode under a fresh key."""
+    """Return a source of random uint64: AES-256 in counter mode, with a new random key."""
     stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
     return lambda size: np.frombuffer(stream.update(bytes(8 * size)), np.uint64)
 
 
 def least_survivors(nodes: int, missing: float) -> int:
-    """Return how many of `nodes` nodes remain at least, if the fraction `missing` may drop out.
+    """Return the least number of nodes that remain, if the fraction `missing` may drop out.
 
     >>> least_survivors(10, 0.3)
     7
@@ -127,9 +130,10 @@ def least_survivors(nodes: int, missing: float) -> int:
 
 
 def least_honest(nodes: int, missing: float, colluding: float) -> int:
-    """Return how many honest nodes remain at least: their noise is what protects people.
+    """Return the least number of honest nodes that remain.
 
-    Colluding nodes may tell the server their share of the noise, or add none.
+    Only the noise of honest nodes protects people. A colluding node may tell the server its share
+    of the noise, or add no noise.
 
     >>> least_honest(10, 0.3, 0.1)
     6
@@ -146,16 +150,17 @@ def least_honest(nodes: int, missing: float, colluding: float) -> int:
 
 
 def whole_nodes(nodes: int, fraction: float) -> int:
-    """Return how many nodes a fraction of them is, rounded down."""
-    # 0.29 * 100 is below 29 in float64; one node more to expect means more noise, never less.
+    """Return a fraction of the nodes as a number of nodes, rounded down."""
+    # 0.29 * 100 is below 29 in float64, so 1e-9 is added. One more missing or colluding node means
+    # more noise, never less.
     return math.floor(fraction * nodes + 1e-9)
 
 
 def node_deviation(scale: float, *, nodes: int, missing: float, colluding: float) -> float:
-    """Return the deviation of one node's share of the noise, in the unit of `scale`.
+    """Return the standard deviation of one node's share of the noise, in the unit of `scale`.
 
-    The shares of as many honest nodes as remain at least add up to a deviation of `scale`:
-    scale / sqrt(least_honest). If more remain, the sum has more noise than that.
+    It is scale / sqrt(least_honest). So if the least number of honest nodes remain, the sum of
+    their shares has the standard deviation `scale`. If more nodes remain, the sum has more noise.
     """
     if not scale > 0.0:
         raise SettingsError(f"`scale` must be > 0; got {scale}")
@@ -165,9 +170,10 @@ def node_deviation(scale: float, *, nodes: int, missing: float, colluding: float
 def gap(deviation: float, nodes: int) -> float:
     """Return how far the sum of `nodes` discrete Gaussians is from one discrete Gaussian.
 
-    It is tau = 10 * sum over k < nodes of exp(-2 pi^2 deviation^2 k / (k + 1)) of Kairouz, Liu and
-    Steinke (2021), theorem 1: the logarithm of the ratio of any two probabilities is at most tau,
-    for one number. `deviation` is that of one node. A gap of 1e-30 or more is refused.
+    The result is tau = 10 * sum over k < nodes of exp(-2 pi^2 deviation^2 k / (k + 1)) (Kairouz,
+    Liu and Steinke 2021, theorem 1). For every value of one number, the logarithm of the ratio of
+    its two probabilities is at most tau. `deviation` is the standard deviation of one node's
+    noise. Raises `SettingsError` if tau is 1e-30 or more.
     """
     if nodes < 1:
         raise SettingsError(f"`nodes` must be >= 1; got {nodes}")

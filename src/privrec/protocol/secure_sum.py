@@ -1,49 +1,51 @@
 """Secure sums: the server learns the sum of the nodes' vectors modulo 2^64, and no single vector.
 
-The protocol is that of Bonawitz et al. (2017), figure 4, on the graph of neighbours of Bell et al.
-(2020), without any network: a node's half is `NodeRound`, the server's is `route` and `unmask`.
+The protocol is that of Bonawitz et al. (2017), figure 4, with the graph of neighbours of Bell et
+al. (2020). It works without a network here: `NodeRound` has the steps of a node, `route` and
+`unmask` have the steps of the server. Survivors are the nodes whose vectors are in the sum.
 
-A node adds two kinds of masks: one from its own seed, and one with each neighbour, which the
-neighbour subtracts. Its neighbours hold shares of its seed and of its one-time mask key, t of n
-needed. At the end, they give shares of the seed if the node's vector is in the sum, else of the
-mask key. Anybody who has both secrets of a node can remove all masks from its vector.
+Masks: a node adds a mask from its own random seed, and one mask for each neighbour, which the
+neighbour subtracts. Its n holders (its neighbours and the node itself) hold shares of its seed and
+of its one-time mask key. t shares give a secret. At the end, the holders send shares of the seed if
+the node is a survivor, and shares of the mask key if the node dropped out. Anybody who has both
+secrets of a node can remove all masks from its vector.
 
-Nobody can collect both secrets. An honest neighbour gives shares of one kind only; a neighbour that
-colludes with the server gives both kinds. From n neighbours of which c collude, at most n + c
-shares can be collected, and the two secrets need 2t shares. So 2t > n + c is sufficient. Without
-this condition, a server could tell one half of the neighbours that a node remained, and the other
-half that it dropped out.
+Nobody can collect both secrets. An honest holder sends shares of only one kind. A holder that
+colludes with the server sends both kinds. From n holders of which c collude, at most n + c shares
+can be collected, and the two secrets need 2t shares. So 2t > n + c is sufficient. Without this
+condition, a server could tell one half of the holders that a node remained, and tell the other half
+that the node dropped out.
 
-The sum has enough nodes. `threshold` nodes sign the list of survivors, and by the same count over
-all nodes no second list can have as many signatures. Without these confirmations, the server must
-be trusted to tell all nodes the same list.
+The sum has enough nodes, because `threshold` nodes sign the list of survivors. An honest node signs
+only one list, so by the same count over all nodes no second list can get `threshold` signatures.
+Without these signatures, the server must be trusted to tell all nodes the same list.
 
-Honest survivors cannot be divided into two groups that are unmasked separately, whichever nodes
-the server declares as dropped out. To separate two groups on the ring of neighbours, it needs
-degree / 2 adjacent nodes that are not honest survivors. An honest survivor next to them has shares
-of its seed at no more than 1 + degree / 2 + c nodes that would give them. If t is larger than that,
-nobody can unmask this survivor.
+The server cannot divide the honest survivors into two groups and unmask each group separately,
+whichever nodes it declares as dropped out. To separate two groups on the ring of neighbours, it
+needs degree / 2 adjacent nodes that are not honest survivors. For an honest survivor next to these
+nodes, at most 1 + degree / 2 + c nodes would send shares of its seed. If t is larger than this
+number, nobody can unmask this survivor.
 
-A hostile node can make an attempt fail, and it can add any vector to the sum. That is so in every
-secure sum without proofs about the vectors: nothing here enforces the range of a coding. A hostile
-node cannot change the sum by wrong shares: the server has a digest of each share and each seed, and
-the public part of each mask key.
+A hostile node can make an attempt fail, and it can add any vector to the sum. This is true for
+every secure sum without proofs about the vectors: no code here enforces the range of a coding. A
+hostile node cannot change the sum by wrong shares, because the server has a digest of each share
+and of each seed, and the public part of each mask key.
 
-A node writes to its disk which sum it helps to unmask before it helps (`node.py: Reveals`). The
-server writes it before it asks (`server.py: Unmasking`).
+Before a node helps to unmask a sum, it writes to its disk which sum it is (`node.py: Reveals`).
+Before the server asks nodes to unmask a sum, it does the same (`server.py: Unmasking`).
 
 Two sums of one round without noise, over different nodes, would show what single nodes added: a
-node whose answer is late could be left out of the second sum although it is in the first one. So if
-nodes add no noise, a node helps to unmask only one sum of a round. The server finishes a round with
-the nodes and people for which it first asked for the masks.
+node whose answer is late could be in the first sum but not in the second. So if nodes add no noise,
+a node helps to unmask only one sum of a round. And once the server has asked for the masks of a
+round, it can finish the round only with the same nodes and people.
 
-No combination of a round's sums is the vector of one node, if the server asks all nodes for the
-same people and arrays of the round in every attempt. Proof: let sum k be over the nodes S_k, and
+No linear combination of a round's sums is the vector of one node, if the server asks all nodes for
+the same people and arrays of the round in every attempt. Proof: let S_k be the nodes in sum k, and
 let R_k, a part of S_k, be the nodes that helped. Each node helps once, so the R_k are disjoint, and
 2|R_k| > |S_k| (`Terms.threshold`). If Σ c_k 1(S_k) = 1(x) for a node x, then
 1 >= Σ_k sign(c_k) Σ_{i in R_k} 1(i = x) >= Σ_k |c_k| (2|R_k| - |S_k|) >= Σ_k |c_k|. So Σ c_k over
-the sets with x is 1 only if all c_k are positive and all sets have x, and then every other node of
-these sets would count as well.
+the sets with x can be 1 only if all c_k are positive and all sets have x. But then the combination
+also has the vectors of all other nodes in these sets.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,10 +70,10 @@ from privrec.protocol.masks import (
 )
 
 _DIGESTS = 2 * 32
-# The digests, and in the box: a nonce, the shares of both secrets, and a tag.
+# Bytes: the digests of two shares, then the encrypted shares with a nonce and a tag.
 _SEALED = _DIGESTS + 12 + 2 * SHARE_BYTES + 16
 _SEED, _KEY = KINDS
-# A node that dealt shares which do not fit together gets this many chances (chosen by hand).
+# If the shares of a secret do not fit together, so many selections are tried (chosen by hand).
 _TRIES = 8
 _AFTER = {
     "keys": {"start"},
@@ -84,7 +86,7 @@ _AFTER = {
 
 
 class BadDealer(FederationError):
-    """A node's shares cannot be used; `node` is the one that dealt them."""
+    """The shares that the node `node` made of its secrets cannot be used."""
 
     def __init__(self, node: int, why: str) -> None:
         super().__init__(f"the shares of node {node} {why}")
@@ -92,10 +94,11 @@ class BadDealer(FederationError):
 
 
 class NodeRound:
-    """One attempt of one round on one node: each step once, in order; a failed step ends it.
+    """The steps of one node in one attempt of a round.
 
-    `context` is different for every federation, run, round and attempt. `sign` signs with the
-    node's lasting key, and `verify(node, message, signature)` checks with another node's.
+    The steps must come once and in order; after a failed step, no other step is possible.
+    `context` names the federation, the run, the round and the attempt. `sign` signs with the
+    node's enrolment key. `verify(node, message, signature)` checks a signature of another node.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class NodeRound:
         self._last = step
 
     def keys(self) -> dict[str, bytes]:
-        """Return two public keys, a digest of the node's seed, and a signature of all three."""
+        """Return the node's two public keys, a digest of its seed, and a signature of all three."""
         with self._step("keys"):
             parts = {
                 "cipher": self._cipher.public,
@@ -139,11 +142,11 @@ class NodeRound:
     def shares(
         self, keys: Mapping[int, Mapping[str, bytes]], *, threshold: int, degree: int
     ) -> dict[int, bytes]:
-        """Return for each neighbour the digests of its shares and a box with the shares.
+        """Return for each neighbour two encrypted shares and their digests; for itself the digests.
 
-        For the node itself there are the digests alone. `keys` are those of all members, with
-        their signatures. `threshold` and `degree` must be the node's own settings: a server that
-        could choose them could choose a neighbourhood of friends.
+        `keys` has the keys of all members, with their signatures. `threshold` and `degree` must
+        be the node's own settings. A server that could choose them could choose the neighbours
+        of a node, and they could all be hostile.
         """
         with self._step("shares"):
             roster = Roster.of(keys, context=self._context, threshold=threshold, degree=degree)
@@ -170,10 +173,10 @@ class NodeRound:
         return digests + masks.seal(key, b"".join(pair), about + digests)
 
     def accept(self, sealed: Mapping[int, bytes]) -> None:
-        """Open what each neighbour that got this far has sealed for this node.
+        """Decrypt the shares that neighbours made for this node; raise if there are too few.
 
-        With too few neighbours the node gives nothing. All that can fail is here, so that a node
-        can call it before it reads its people's data.
+        `sealed` has only neighbours that have not dropped out. `mask` cannot fail after this
+        step, so a node calls this method before it reads its people's data.
         """
         with self._step("accept"):
             roster, me = self._roster, self._me
@@ -189,7 +192,7 @@ class NodeRound:
                 )
 
     def mask(self, vector: Words) -> Words:
-        """Return the vector under the node's own mask and those with the accepted neighbours."""
+        """Return the vector plus the node's own mask and the masks with its accepted neighbours."""
         with self._step("mask"):
             total, me = _vector(vector).copy(), self._me
             own = masks.derive(self._seed, self._roster.about(b"own", me))
@@ -199,7 +202,7 @@ class NodeRound:
             return total
 
     def _opened(self, dealer: int, box: bytes) -> tuple[bytes, bytes]:
-        """Return a dealer's two shares for this node, after checks."""
+        """Return the shares of the seed and of the mask key that `dealer` made for this node."""
         if not is_bytes(box, _SEALED):
             raise BadDealer(dealer, "have a wrong length")
         roster, digests = self._roster, box[:_DIGESTS]
@@ -215,13 +218,13 @@ class NodeRound:
         return pair
 
     def agree_on(self, survivors: Sequence[int]) -> bytes:
-        """Return a signature of the list of nodes whose vectors are in the sum."""
+        """Return this node's signature of the list of survivors."""
         with self._step("agree_on"):
             self._agreed = self._checked(survivors)
             return self._sign(_survivors_statement(self._roster, self._agreed))
 
     def _checked(self, survivors: Sequence[int]) -> tuple[int, ...]:
-        """Return the survivors in order, if this node may help to unmask their sum."""
+        """Return the survivors in order; raise if this node must not help to unmask their sum."""
         roster, listed = self._roster, _survivors(self._roster, survivors)
         near = set(listed) & set(roster.holders(self._me))
         if self._me not in listed:
@@ -235,11 +238,11 @@ class NodeRound:
     def reveal(
         self, survivors: Sequence[int], confirmations: Mapping[int, bytes] | None
     ) -> dict[int, bytes]:
-        """Return a share of the seed of each survivor, and of the mask key of each other neighbour.
+        """Return one share for each node whose shares this node holds, after a byte for its kind.
 
-        Shares are of those whose shares this node holds, with one byte before that says the kind;
-        no node gets both. `confirmations` are signatures of `agree_on` by node; `None` is for
-        nodes whose own settings trust the server to give everybody the same list.
+        For a survivor it is a share of the seed, for other nodes a share of the mask key; never
+        both. `confirmations` has the signatures of `agree_on` by node. It is None if the node's
+        own settings trust the server to send the same list to all nodes.
         """
         with self._step("reveal"):
             listed = self._checked(survivors)
@@ -276,9 +279,9 @@ def check_keys(
     keys: Mapping[str, bytes],
     verify: Callable[[int, bytes, bytes], bool],
 ) -> None:
-    """Raise `FederationError` unless a node's keys are whole, usable and signed by it.
+    """Raise `FederationError` unless a node's keys are complete, usable and signed by the node.
 
-    A server that passed on others would let one node spoil the attempt of all.
+    If the server sent wrong keys on to all nodes, one hostile node could make the attempt fail.
     """
     check_advertised(node, keys)
     if len({keys[part] for part in ADVERTISED}) < len(ADVERTISED):
@@ -290,7 +293,7 @@ def check_keys(
 
 
 def check_shares(roster: Roster, dealer: int, shares: Mapping[int, bytes]) -> None:
-    """Raise `FederationError` if the output of a node's `shares` has not the right form."""
+    """Raise `FederationError` if the output of `NodeRound.shares` has a wrong form."""
     if dealer not in roster.neighbours:
         raise FederationError(f"shares came from {dealer!r}, which is no member")
     if set(by_node(shares, "shares")) != set(roster.holders(dealer)):
@@ -303,7 +306,10 @@ def check_shares(roster: Roster, dealer: int, shares: Mapping[int, bytes]) -> No
 def route(
     roster: Roster, sealed_by: Mapping[int, Mapping[int, bytes]]
 ) -> dict[int, dict[int, bytes]]:
-    """Return the `sealed` of each node's `mask`, from the `shares` of all who got this far."""
+    """Return for each node the encrypted shares from its neighbours: the input of `accept`.
+
+    `sealed_by` has the output of `NodeRound.shares` of each node that has not dropped out.
+    """
     for dealer, shares in sealed_by.items():
         check_shares(roster, dealer, shares)
     return {
@@ -324,11 +330,11 @@ def unmask(
     sealed_by: Mapping[int, Mapping[int, bytes]],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """Return the plain sum modulo 2^64 of the survivors' vectors, from the sum of the masked ones.
+    """Return the sum modulo 2^64 of the survivors' vectors from `total`, the sum with masks.
 
-    `sealed_by` is what `route` got, and `revealed` has each node's `reveal`. Shares that do not
-    fit their digest are left out; with too few others, `FederationError` names the node whose
-    masks remain.
+    `sealed_by` is the input of `route`, and `revealed` has the output of `reveal` of each node.
+    A share that does not match its digest is not used. If too few shares remain for a secret,
+    `FederationError` names the node whose masks cannot be removed.
     """
     plain, listed = _vector(total).copy(), _survivors(roster, survivors)
     for dealer, shares in sealed_by.items():
@@ -355,7 +361,7 @@ def _recovered(
     dealt: Mapping[int, bytes],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> bytes:
-    """Return a secret of a node from the shares that fit their digests."""
+    """Return a secret of a node from the shares that match their digests."""
     first = 0 if kind == _SEED else 32
     shares = []
     for place, holder in enumerate(roster.holders(node), start=1):
@@ -372,8 +378,8 @@ def _recovered(
         raise FederationError(
             f"the masks of node {node} remain: {len(shares)} shares are there, {needed} are needed"
         )
-    # These shares are what the node dealt. If they do not fit together, it lied itself, and it may
-    # have lied in a few of them only.
+    # The digests show that `node` itself made these shares. If they do not give its secret, some
+    # of them may still be right. So other selections of shares are tried.
     for start in range(min(_TRIES, len(shares))):
         turned = shares[start:] + shares[:start]
         secret = masks.combine(turned[:needed])
@@ -398,7 +404,7 @@ def _survivors_statement(roster: Roster, listed: Sequence[int]) -> bytes:
 
 
 def _survivors(roster: Roster, survivors: Sequence[int]) -> tuple[int, ...]:
-    """Return the survivors in order, if they are different members and enough."""
+    """Return the survivors in order; raise unless they are different members and enough."""
     if not isinstance(survivors, Sequence):
         raise FederationError("the survivors are no list of nodes")
     for node in survivors:

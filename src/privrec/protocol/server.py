@@ -1,4 +1,7 @@
-"""What the server does to add up a cohort on other machines: the executor of the one round."""
+"""The server's work in a round: it asks nodes for the sum over a cohort, the people drawn.
+
+`executor` connects this to the round that the simulator and a federation share.
+"""
 
 import contextlib
 import logging
@@ -30,17 +33,17 @@ from privrec.protocol.wire import Attempt, Reply, Request
 from privrec.types import IntArray, Leaf
 
 _LONGEST_REASON, _MOST_REASONS = 120, 100
-"""How much of a reason is kept, and how many reasons: a node chooses its words."""
+"""The most letters of a refusal's reason, and the most reasons, since nodes choose the texts."""
 
 
 class ServerStatus(BaseModel):
-    """What the server saw, for people who watch: no content of any message.
+    """The state of a round and of the nodes, for `federate status`; no content of any message.
 
-    `refused` counts replies by why they were refused. `state` is the state of each node in the
-    present round. `blames` has who accused whom in the present attempt, and `gone` who stopped in
-    the middle of it. `excluded` nodes are left out of further attempts of the round. `online` are
-    the nodes that were there at the last look, `silent` did not answer their last request, and
-    `last` has when each gave its last sign of life, in seconds since 1970.
+    `state` is the state of each node in the present round. `refused` counts refused replies by
+    reason. `blames` has the accusations (accuser, accused) of the present attempt, and `gone` the
+    nodes that stopped during this attempt. `excluded` nodes are left out of further attempts of
+    the round. `online` nodes were connected at the last look. `silent` nodes did not answer their
+    last request. `last` has the time of each node's last sign of life, in seconds since 1970.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -68,14 +71,15 @@ class ServerStatus(BaseModel):
             raise FederationError(f"{path} is damaged") from error
 
     def write(self, path: Path) -> None:
-        """Write the status to a file, with the time of it."""
+        """Write the status and the present time to a file."""
         self.time = time.time()
         write_private(path, self.model_dump_json().encode())
 
     def missing(self, members: int) -> dict[int, float | None]:
-        """Return who is missing, and when they were last there.
+        """Return the missing nodes, with the time of their last sign of life; None if unknown.
 
-        A node is missing that was not there at the last look, or did not answer its last request.
+        A node is missing if it was not connected at the last look or did not answer its last
+        request.
         """
         there = self.online - self.silent
         return {node: self.last.get(node) for node in range(members) if node not in there}
@@ -86,18 +90,18 @@ class ServerStatus(BaseModel):
         self.silent.discard(node)
 
     def unheard(self, node: int, kind: str) -> None:
-        """Note that a node did not answer a request of this kind in time, or not soundly."""
+        """Note that a node gave no valid answer to a request of this kind in time."""
         self.state[node] = f"no {kind}"
         self.silent.add(node)
 
     def look(self, online: Callable[[], set[int]]) -> set[int]:
-        """Return which nodes are online, and note it."""
+        """Return which nodes are online, and note them in the status."""
         self.online = online()
         self.last |= dict.fromkeys(self.online - self.silent, time.time())
         return self.online
 
     def refuse(self, why: str) -> str:
-        """Count a reply that was refused; return the reason as it was counted."""
+        """Count a refused reply; return the reason, shortened and safe to show."""
         reason = safe_text(why[:_LONGEST_REASON])
         known = reason in self.refused or len(self.refused) < _MOST_REASONS
         name = reason if known else "other reasons"
@@ -106,10 +110,11 @@ class ServerStatus(BaseModel):
 
 
 def liars(blames: set[tuple[int, int]]) -> set[int]:
-    """Return whom to leave out, so that no accusation (accuser, accused) is left.
+    """Return nodes such that each accusation (accuser, accused) has one of them.
 
-    In each one, the accuser or the accused lies. Whoever is in most of them goes first; if two
-    nodes only accuse each other, both go. So an honest node goes only together with a liar.
+    In each accusation, the accuser or the accused lies. The node with the most accusations is
+    chosen first. If several nodes have the same number, all of them are chosen, for example two
+    nodes that only accuse each other. So an honest node is left out only together with a liar.
     """
     left, excluded = set(blames), set[int]()
     while left:
@@ -122,7 +127,7 @@ def liars(blames: set[tuple[int, int]]) -> set[int]:
 
 
 class UnmaskedRound(BaseModel):
-    """A round whose masks nodes were asked to take off: its drawn people, and these nodes."""
+    """A round for which the server asked nodes to remove masks: its drawn people, and the nodes."""
 
     round: int
     people: list[int]
@@ -130,9 +135,9 @@ class UnmaskedRound(BaseModel):
 
 
 class Unmasking:
-    """The last such round of a server, on the disk before masks are asked for.
+    """The last round for which a server asked nodes to remove masks.
 
-    Without a path, it is only in memory.
+    It is written to the file `path` before the server asks. Without a path, it is only in memory.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -142,16 +147,16 @@ class Unmasking:
             self._last = UnmaskedRound.model_validate_json(path.read_bytes())
 
     def begun(self, round_index: int) -> UnmaskedRound | None:
-        """Return the round if its masks were asked for."""
+        """Return the record of a round if the server asked for its masks, otherwise None."""
         return self._last if self._last is not None and self._last.round == round_index else None
 
     def people(self, round_index: int) -> IntArray | None:
-        """Return the people of the round if its masks were asked for."""
+        """Return the drawn people of a round if the server asked for its masks, otherwise None."""
         begun = self.begun(round_index)
         return None if begun is None else np.array(begun.people, np.int64)
 
     def begin(self, round_index: int, people: IntArray, survivors: Sequence[int]) -> None:
-        """Write down that the masks of a round are asked for."""
+        """Record that the server asks these survivors for the masks of a round."""
         self._last = UnmaskedRound(
             round=round_index, people=people.tolist(), survivors=set(survivors)
         )
@@ -163,21 +168,23 @@ LOG = logging.getLogger("privrec.server")
 _PAUSE = 3.0
 """Seconds between two attempts of a round. Chosen by hand."""
 Ask = Callable[[Mapping[int, bytes], float, int], Iterator[tuple[int, bytes]]]
-"""(request by node, deadline in seconds) -> (node, reply) as they arrive; the late are missing."""
+"""(request by node, deadline in seconds, most bytes of a reply) -> (node, reply), in the order of
+arrival. Late replies are missing."""
 Verify = Callable[[int, bytes, bytes], bool]
 
 
 class RoundAbandoned(FederationError):
-    """Too few people or nodes answered: nothing was published."""
+    """An attempt of a round failed, such as by too few people or nodes: nothing was published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """The server's side of a federation.
 
-    `ask` carries messages. `online` says which nodes are there. `verify(node, content, signature)`
-    checks a signature. `epsilon` is what a hostile server could spend if nodes add the noise.
-    `watch` is called whenever the status has changed. `unmasking` is kept on the disk.
+    `ask` sends requests and yields replies. `online` returns the connected nodes.
+    `verify(node, content, signature)` checks a signature. If nodes add the noise, `epsilon` is the
+    guarantee against a hostile server. `watch` is called after each change of the status. `run` is
+    a random name of this run of the program.
     """
 
     terms: Terms
@@ -191,7 +198,7 @@ class Server:
     unmasking: Unmasking = field(default_factory=Unmasking)
 
     def network(self) -> Network:
-        """Return what a run's loop needs of a network."""
+        """Return what the training loop needs: the executor, and facts for the ledger's lines."""
         terms = self.terms
         about: dict[str, str | float] = {
             "sums": "masked" if terms.secure_sum else "plain",
@@ -205,22 +212,22 @@ class Server:
 
     @property
     def unmasks_once(self) -> bool:
-        """Whether a round can be ended only with the nodes that were first asked to unmask it."""
+        """Whether only the nodes that were first asked to unmask a round can finish it."""
         return self.terms.secure_sum and self.terms.noise_from == "server"
 
 
 def executor(server: Server) -> Executor:
-    """Return what adds up a cohort through the network."""
+    """Return the function that computes the sum over a cohort through the network."""
     return partial(_add_up, server)
 
 
 def _add_up(
     server: Server, phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
 ) -> CohortTotal:
-    """Return the sum of a cohort; an abandoned round is tried again.
+    """Return the sum over a cohort; an abandoned round is tried again with the same cohort.
 
-    The cohort stays the same in every attempt: one that was drawn again because of who answered
-    would not follow the sampling that is counted.
+    If the cohort were drawn again because of missing answers, it would not follow the sampling
+    that the ledger counts.
     """
     arrays = {name: np.asarray(leaf) for name, leaf in told.items()}
     nobody = cohort.take(phase.population[:1])
@@ -271,12 +278,13 @@ def _retry_limit_text(server: Server, round_index: int) -> str:
 
 
 def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, IntArray]:
-    """Return the drawn people of each node that is there and takes part.
+    """Return the drawn people of each node that is connected and takes part.
 
-    With secure sums all nodes take part, also those without drawn people: nodes learn who else
-    does, and a cohort that they know amplifies nothing. If all drawn people are of one node, its
-    sum could not be hidden; then all nodes are asked for nobody, and these people count as missing.
-    A round whose masks were asked for is for the same nodes.
+    With secure sums all nodes take part, also nodes without drawn people. The reason is that nodes
+    learn which other nodes take part, and sampling gives no amplification of privacy if the cohort
+    is known. If one node serves all drawn people, a secure sum would show the sum of this node. So
+    all nodes are asked for nobody, and these people count as missing. If the server has asked for
+    the masks of a round, only the nodes of that sum are asked again.
     """
     terms, nodes = server.terms, server.terms.node_of(drawn)
     online = server.online() - server.status.excluded
@@ -292,7 +300,11 @@ def _by_node(server: Server, drawn: IntArray, round_index: int) -> dict[int, Int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """One attempt of one round: who is asked for whom, and how the sums lie in a vector."""
+    """One attempt of one round.
+
+    `people` are the drawn people by node, `cohort` all drawn people, and `layout` the positions of
+    the sums in a vector.
+    """
 
     server: Server
     phase: Phase
@@ -304,7 +316,10 @@ class _Attempt:
     layout: SumLayout
 
     def leave_out(self) -> None:
-        """Leave out of the next attempt who lied, and who stopped, if enough others remain."""
+        """Exclude nodes that lied from the next attempt; also nodes that stopped, if enough remain.
+
+        Nobody is excluded after the server has asked for the masks of the round.
+        """
         terms, status = self.server.terms, self.server.status
         if self.server.unmasking.begun(self.at.round_index):
             return
@@ -316,7 +331,7 @@ class _Attempt:
             status.excluded |= status.gone
 
     def plain_sum(self) -> CohortTotal:
-        """Return the sum of the nodes' plain sums, each bounded again for its people."""
+        """Return the sum of the nodes' plain sums; the server clips each node's sum again."""
         layout, norm = self.layout, self.phase.aggregator.norm
         total, answered = np.zeros(layout.size), 0
         requests = {node: self._request("sum", node) for node in self.people}
@@ -333,7 +348,7 @@ class _Attempt:
         return layout.total(total)
 
     def masked_sum(self) -> CohortTotal:
-        """Return the sum over the nodes that remained to the end; single sums stay under masks."""
+        """Return the sum over the nodes that remained to the end; each node's sum stays masked."""
         server, status = self.server, self.server.status
         coding = coding_of(server.terms.people, self.phase, self.layout, self.clip_norm)
         roster = self._roster(self._ask_keys())
@@ -356,7 +371,11 @@ class _Attempt:
         return self.layout.total(coding.decode(plain), noised=server.terms.noise_from == "nodes")
 
     def _begin_unmasking(self, survivors: list[int]) -> None:
-        """Write down whose masks are asked for, if no other sum of the round was and none shows."""
+        """Record the survivors before the server asks for their masks.
+
+        Raise `RoundAbandoned` if the sum would show the sum of one node, or if the masks of
+        another sum of this round were asked for.
+        """
         if sum(len(self.people[node]) > 0 for node in survivors) == 1:
             raise RoundAbandoned("drawn people of one node alone remained: its sum would be shown")
         unmasking, round_index = self.server.unmasking, self.at.round_index
@@ -390,7 +409,7 @@ class _Attempt:
         return keys
 
     def _roster(self, keys: Mapping[int, Mapping[str, bytes]]) -> Roster:
-        """Return who takes part in this attempt."""
+        """Return the members of this attempt; raise `RoundAbandoned` if there are too few."""
         try:
             threshold = self.server.terms.threshold(len(keys))
             degree = default_degree(len(keys))
@@ -409,7 +428,7 @@ class _Attempt:
         return sealed
 
     def _ask_masked(self, inboxes: Mapping[int, Mapping[int, bytes]]) -> tuple[Words, list[int]]:
-        """Return the sum of the masked vectors, added up as they arrive, and who sent them."""
+        """Return the sum of the masked vectors, and the nodes that sent them."""
         size = self.layout.size
         total, survivors = np.zeros(size, np.uint64), []
         requests = {
@@ -431,7 +450,7 @@ class _Attempt:
         return {node: reply.shares for node, reply, _ in replies}
 
     def _request(self, kind: str, node: int | None = None, **content: Any) -> bytes:
-        """Return a request; one that names a node has what is told and the node's drawn people."""
+        """Return a request. With `node`, it has the round's arrays and the node's drawn people."""
         request = Request(
             kind=kind,
             terms=self.server.terms.fingerprint,
@@ -449,9 +468,9 @@ class _Attempt:
     def _replies(
         self, kind: str, requests: Mapping[int, bytes], numbers: int
     ) -> Iterator[tuple[int, Reply, Mapping[str, Leaf]]]:
-        """Yield sound replies of the nodes that were asked, the first of each; others are refused.
+        """Send requests, and yield the first valid reply of each node; refuse all other replies.
 
-        `numbers` is the size in bytes of the arrays that a reply may have.
+        `numbers` is the most bytes of the arrays of a reply.
         """
         server, status = self.server, self.server.status
         status.step = kind
@@ -493,7 +512,7 @@ class _Attempt:
 
     @contextlib.contextmanager
     def _refusing(self, node: int) -> Iterator[None]:
-        """Refuse a node's reply if what is done with it raises."""
+        """Refuse a node's reply if the code in this context raises an error."""
         try:
             yield
         except PrivrecError as error:
@@ -503,7 +522,7 @@ class _Attempt:
         LOG.warning("node %d: %s", node, self.server.status.refuse(why))
 
     def _check_people(self, heard: int) -> None:
-        """Raise unless enough of the drawn people are in the sum; the missing count as zero."""
+        """Raise `RoundAbandoned` if too few drawn people are in the sum; the others add zero."""
         drawn = len(self.cohort)
         least = self.server.terms.min_people or math.ceil(drawn / 2)
         if heard < least:

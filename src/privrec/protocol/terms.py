@@ -1,7 +1,8 @@
-"""The terms of a federation: what its server and all its nodes agreed on.
+"""The terms of a federation: the settings that the server and all nodes agreed on.
 
-Both sides build the same stages from the terms (`plan_of`). So a node knows the recipe, the bound
-and the noise from its own copy, and it refuses requests that differ from them.
+The server and the nodes build the same stages of training from the terms (`plan_of`). So a node
+knows the recipe, the clipping bound and the noise from its own copy of the terms. It refuses
+requests that differ from them.
 """
 
 import hashlib
@@ -41,17 +42,17 @@ from privrec.settings import Count, RunSettings, Share, Size
 from privrec.types import IntArray
 
 VERSION: Literal[4] = 4
-"""The version of the format of terms, and of the messages of a federation."""
+"""The version of the format of the terms and of the messages."""
 
 
 class Document(BaseModel):
-    """A document that parties exchange; it is never changed."""
+    """A document that server and nodes exchange. It cannot be changed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a node, which others see; raise unless it is short and can be shown."""
+    """Return the name of a node; raise unless it has 1 to 60 characters that are safe to show."""
     if not 1 <= len(name) <= 60 or safe_text(name) != name:
         raise SettingsError(f"`name` must be 1 to 60 characters that can be shown; got {name!r}")
     return name
@@ -61,9 +62,10 @@ NodeName = Annotated[str, AfterValidator(checked_name)]
 
 
 class Member(Document):
-    """A node: its public key, how many people it serves, and the name that its owner gave it.
+    """A node: its public key, the number of people whom it serves, and its name.
 
-    Anybody can take any name. So people compare keys (`certificates.py: key_hash`).
+    The owner of a node can choose any name, also that of another node. So people must compare
+    hashes of keys (`certificates.py: key_hash`).
     """
 
     public_key: str
@@ -82,13 +84,14 @@ def _to_settings(settings: object) -> RunSettings:
 class Terms(Document):
     """The terms: the settings of the training, the enrolled nodes, and the rules of a round.
 
-    The people of a federation are numbered, those of the first node first. `catalogue` is a hash of
-    the public catalogue. `missing` is the share of a round's nodes that may drop out, `colluding`
-    the share that may help a hostile server; noise from nodes depends on both. A round with fewer
-    than `min_people` people is abandoned; 0 means half of those who were drawn. `deadline` is in
-    seconds and holds for one exchange. An abandoned round is tried `attempts` times. A node answers
-    at most `reveals` times for one round: more than once, so that a killed server can repeat the
-    round, and not without limit, so that a server cannot average the noise out.
+    Each person has a position in the federation: first the people of the first node, and so on.
+    `catalogue` is a hash of the public catalogue. `missing` is the fraction of a round's nodes that
+    may drop out. `colluding` is the fraction of nodes that may help a hostile server. If nodes add
+    the noise, its amount depends on these two fractions. A round with fewer than `min_people`
+    people is abandoned; 0 means half of the drawn people. `deadline` is the time in seconds for one
+    exchange. An abandoned round is tried `attempts` times. If nodes add the noise, a node helps to
+    unmask one round at most `reveals` times. The default is above 1, so that a killed server can
+    repeat the round. There is a limit, so that a server cannot average the noise out.
     """
 
     version: Literal[4] = VERSION
@@ -132,24 +135,24 @@ class Terms(Document):
                 f"noise from nodes needs the Gaussian mechanism; {self.settings.recipe} has"
                 f" {budget.mechanism}"
             )
-        # Raises if nobody would be left to add noise.
+        # Raises if no honest node would be left to add noise.
         least_honest(len(self.members), self.missing, self.colluders / len(self.members))
         if budget.noise != "secure":
             raise SettingsError("noise from nodes is always secure: leave out noise=seeded")
 
     @cached_property
     def firsts(self) -> IntArray:
-        """The position of each node's first person."""
+        """The position of the first person of each node."""
         counts = [member.people for member in self.members]
         return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
 
     @property
     def people(self) -> int:
-        """How many people are enrolled: the N of the accountant."""
+        """The number of enrolled people, N in the privacy accounting."""
         return sum(member.people for member in self.members)
 
     def node_of(self, positions: IntArray) -> IntArray:
-        """Return which node serves each of these people."""
+        """Return the index of the node that serves each of these people."""
         return np.searchsorted(self.firsts, positions, side="right") - 1
 
     def positions(self, node: int) -> range:
@@ -158,14 +161,14 @@ class Terms(Document):
         return range(first, first + self.members[node].people)
 
     def threshold(self, members: int) -> int:
-        """Return t, the number of a round's nodes that must remain, so that it can be unmasked.
+        """Return t, the number of a round's n nodes that must remain, so that it can be unmasked.
 
-        If half of the nodes were enough, one half could give the server one of a node's two secrets
-        and the other half the other one. With 2t > n + colluding nodes, nobody gets both
-        (`secure_sum.py`).
+        Each node has two secrets; with both, the server could remove the node's masks. If half of
+        the nodes were enough, one half could reveal one secret and the other half the second
+        secret. With 2t > n + colluding nodes, nobody can get both secrets (`secure_sum.py`).
         """
-        # The server chooses which nodes it asks. So if it is not trusted, `missing` is a share of
-        # all enrolled nodes.
+        # The server chooses which nodes it asks. So if the server is not trusted, `missing` is a
+        # fraction of all enrolled nodes.
         enrolled = len(self.members)
         of = enrolled if self.noise_from == "nodes" else members
         least = max(2, least_survivors(of, self.missing)) if members else 2
@@ -178,15 +181,15 @@ class Terms(Document):
 
     @property
     def honest(self) -> int:
-        """How many of the enrolled nodes must not help a hostile server."""
+        """The number of enrolled nodes that must not help a hostile server."""
         return len(self.members) - self.colluders
 
     @property
     def colluders(self) -> int:
-        """How many of the enrolled nodes may help a hostile server.
+        """The number of enrolled nodes that may help a hostile server.
 
-        If nodes add the noise, it is at least one: a node can subtract its own share of the noise,
-        so it counts as a colluder.
+        If nodes add the noise, this number is at least one. The reason: every node can subtract
+        its own share of the noise, so it counts as a colluding node.
         """
         share = whole_nodes(len(self.members), self.colluding)
         return max(1, share) if self.noise_from == "nodes" else share
@@ -195,27 +198,27 @@ class Terms(Document):
     def sums(self) -> int:
         """How many sums of one round a hostile server can get, if nodes add the noise.
 
-        A sum needs the help of t nodes. The c colluding nodes help with every sum. Each of the
-        other n - c helps `reveals` times, so the number is `reveals` (n - c) / (t - c), rounded
-        down.
+        A sum needs the help of t of n nodes. The c colluding nodes help with every sum. Each of
+        the other n - c nodes helps `reveals` times. So the number of sums is
+        `reveals` (n - c) / (t - c), rounded down.
         """
         enrolled, few = len(self.members), self.colluders
         return self.reveals * (enrolled - few) // (self.threshold(enrolled) - few)
 
     @property
     def json_text(self) -> str:
-        """The terms as one JSON document, the same for equal terms."""
+        """The terms as JSON text, the same text for equal terms."""
         fields = self.model_dump(mode="json", exclude_none=True)
         return json.dumps(fields, sort_keys=True, indent=1)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all terms, which the server, the nodes and their owners can compare."""
+        """The SHA-256 of all terms in hexadecimal. Server, nodes and owners compare this hash."""
         return hashlib.sha256(self.json_text.encode()).hexdigest()
 
 
 def split_terms(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the terms that a user chose among settings, and the rest, which is the recipe's."""
+    """Return two parts of a user's settings: fields of the terms, and settings of the recipe."""
     fields = Terms.model_fields
     chosen = {n for n in settings if n in fields and not fields[n].is_required()} - {"version"}
     rest = {name: value for name, value in settings.items() if name not in chosen}
@@ -242,7 +245,7 @@ def read_terms(path: Path) -> Terms:
 
 
 def shown_hash(digest: str) -> str:
-    """Return the first 128 bits of a hash as people compare them: 8 groups of 4 letters.
+    """Return the first 128 bits of a hash as text for people: 8 groups of 4 letters.
 
     >>> shown_hash("0123456789abcdef" * 4)
     '0123 4567 89ab cdef 0123 4567 89ab cdef'
@@ -251,9 +254,10 @@ def shown_hash(digest: str) -> str:
 
 
 def catalogue_hash(text: str) -> str:
-    """Return a hash of a catalogue, by which server and nodes check that they have the same one.
+    """Return a hash of a catalogue; server and nodes compare it to check their catalogues.
 
-    The declarations of the data set are left out: a node's own data may declare more or less.
+    The name of the data set and what it declares as public are left out of the hash, because they
+    may be different for each node.
     """
     fields = json.loads(text)
     return hashlib.sha256(
@@ -262,11 +266,11 @@ def catalogue_hash(text: str) -> str:
 
 
 _MOST_NOISE = 2.0**12
-"""The noise multiplier must be smaller than this, so that discrete noise can be drawn for it."""
+"""The noise multiplier must be smaller, so that the discrete noise can be drawn."""
 
 
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
-    """Raise if no federation can work by these terms; called before any file is written."""
+    """Raise if no federation can work with these terms. Called before any file is written."""
     phases = phases_of(plan_of(terms, catalogue))
     for phase in phases if terms.noise_from == "nodes" else ():
         if not phase.release.is_private:
@@ -284,7 +288,10 @@ def check_terms(terms: Terms, catalogue: Catalogue) -> None:
 
 
 def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
-    """Return epsilon of all planned rounds, and epsilon against a server that is not trusted."""
+    """Return two values of epsilon for all planned rounds.
+
+    The first one holds against those who see the model, the second one against an untrusted server.
+    """
     planned = PrivacyLedger()
     for phase in phases:
         planned = planned.record(phase.release, phase.rounds)
@@ -297,9 +304,9 @@ def promised(terms: Terms, phases: Sequence[Phase]) -> tuple[float, float]:
 
 
 def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, node: int = 0) -> Plan:
-    """Return the plan of the terms' recipe on all enrolled people, for one party.
+    """Return the plan of the training on all enrolled people, for the server or for one node.
 
-    `mine` is the data of the people of node `node`. All other people have positions but no data.
+    `mine` is the data of the people of node number `node`. Other people have positions but no data.
     """
     settings = terms.settings
     everybody = np.arange(terms.people)
@@ -337,7 +344,7 @@ def plan_of(terms: Terms, catalogue: Catalogue, mine: Clients | None = None, nod
 
 
 def phases_of(plan: Plan) -> tuple[Phase, ...]:
-    """Return the stages of a plan; raise unless a federation can play them all."""
+    """Return the stages of a plan; raise if a federation cannot run one of them."""
     recipe = plan.task.settings.recipe
     for stage in plan.stages():
         if isinstance(stage, Exchange):
@@ -360,8 +367,8 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
 def _taken(catalogue: Catalogue, mine: Clients | None, first: int, positions: IntArray) -> Clients:
     """Return the data of people by their positions in the federation.
 
-    `mine` is the data of the own people, whose positions begin at `first`. If others are asked for,
-    all are returned without data.
+    `mine` is the data of the node's own people, whose positions begin at `first`. If one of the
+    positions belongs to another node, all people are returned without data.
     """
     local = np.asarray(positions) - first
     if mine is not None and ((local >= 0) & (local < len(mine))).all():

@@ -1,6 +1,6 @@
-"""Messages between the server and a node: a short document, and named arrays.
+"""Messages between the server and a node: a short JSON document, and named arrays.
 
-A message is one safetensors document. Its array `about` holds JSON (`Request` or `Reply`).
+A message has the safetensors format. Its array `about` holds the JSON (`Request` or `Reply`).
 """
 
 import hashlib
@@ -17,15 +17,15 @@ from privrec.types import Leaf
 
 _ABOUT = "about"
 _LARGEST_DOCUMENT = 2**22
-"""The most bytes of the part of a message that is not arrays: keys and shares of many nodes."""
+"""The most bytes of the JSON of a message, which has the keys and shares of many nodes."""
 SLACK = 2**16
-"""The bytes that a message may have beyond its arrays."""
+"""The bytes that a message may have in addition to its arrays."""
 TOLD = "told "
-"""Before the names of what the server tells, among the arrays of a message."""
+"""The prefix of the names of the arrays that the server sends to all devices of a round."""
 
 
 class Attempt(NamedTuple):
-    """One attempt of one round of a run."""
+    """The name of one attempt of one round of a run."""
 
     run: str
     round_index: int
@@ -33,7 +33,7 @@ class Attempt(NamedTuple):
 
 
 class _Document(BaseModel):
-    """A part of a message. Byte strings are written as hexadecimal text."""
+    """The JSON of a message. Bytes are written as hexadecimal text."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -45,7 +45,10 @@ class _Document(BaseModel):
 
 
 class Request(_Document):
-    """What the server asks of a node; `kind` says which of the last four fields it has."""
+    """A request of the server to a node. `kind` decides which of the last four fields it has.
+
+    `terms` is the hash of the server's terms.
+    """
 
     kind: str
     terms: str
@@ -60,20 +63,20 @@ class Request(_Document):
 
     @property
     def at(self) -> Attempt:
-        """The attempt that this request is a part of."""
+        """The attempt of this request."""
         return Attempt(self.run, self.round, self.attempt)
 
     def reply(self, **content: Any) -> "Reply":
-        """Return the document of a reply to this request."""
+        """Return a reply to this request, with these fields."""
         return Reply(
             kind=self.kind, run=self.run, round=self.round, attempt=self.attempt, **content
         )
 
 
 class Reply(_Document):
-    """What a node answers: to which request, and the content; or that it refuses, and why.
+    """The reply of a node to a request. If the node refuses, `why` has the reason.
 
-    `blames` is a node whose shares could not be used.
+    `blames` is the number of another node whose shares could not be used.
     """
 
     kind: str
@@ -88,7 +91,7 @@ class Reply(_Document):
 
     @property
     def at(self) -> Attempt:
-        """The attempt that this reply is a part of."""
+        """The attempt of this reply."""
         return Attempt(self.run, self.round, self.attempt)
 
 
@@ -96,12 +99,12 @@ _Kind = TypeVar("_Kind", Request, Reply)
 
 
 def pack(about: Request | Reply, arrays: Mapping[str, Leaf] | None = None) -> bytes:
-    """Return the message as bytes."""
+    """Return a message with this document and these arrays, as bytes."""
     return pack_text(about.model_dump_json(exclude_unset=True), arrays)
 
 
 def pack_text(about: str, arrays: Mapping[str, Leaf] | None = None) -> bytes:
-    """Return the message with this JSON text."""
+    """Return a message with this JSON text and these arrays, as bytes."""
     return told_to_bytes({**(arrays or {}), _ABOUT: np.frombuffer(about.encode(), np.uint8)})
 
 
@@ -128,13 +131,13 @@ def unpack_text(content: bytes) -> tuple[bytes, dict[str, Leaf]]:
 
 
 def signed(body: bytes, request: bytes, sign: Callable[[bytes], bytes]) -> bytes:
-    """Return a reply with the node's signature, which is for this request alone."""
+    """Return a reply with the node's signature of both the reply and the request."""
     signature = sign(_statement(request, body))
     return len(signature).to_bytes(2, "big") + signature + body
 
 
 def verified(content: bytes, request: bytes, verify: Callable[[bytes, bytes], bool]) -> bytes:
-    """Return the body of a signed reply; raise `WireError` if it is not signed for this request."""
+    """Return the body of a signed reply; raise `WireError` unless it is signed for this request."""
     size = int.from_bytes(content[:2], "big")
     signature, body = content[2 : 2 + size], content[2 + size :]
     if not verify(_statement(request, body), signature):
@@ -148,16 +151,16 @@ def _statement(request: bytes, body: bytes) -> bytes:
 
 
 def round_context(federation: str, at: Attempt, clip_norm: float) -> bytes:
-    """Return what keys and signatures of one attempt of one round are bound to.
+    """Return bytes that name one attempt of one round; keys and signatures include these bytes.
 
-    The bound is in it, since the unit of the coding follows from it: nodes with different units
-    would add less noise than is counted.
+    The clipping bound is a part of them, because the unit of the coding depends on the bound.
+    Nodes with different units would add less noise than the ledger counts.
     """
     return f"privrec {federation} {at.run} {at.round_index} {at.number} {clip_norm!r}".encode()
 
 
 def vector(arrays: Mapping[str, Leaf], name: str, size: int, kind: type) -> Leaf:
-    """Return an array of exactly this size and kind of finite numbers, or raise."""
+    """Return the array `name`; raise `WireError` if its size, kind or a number is not valid."""
     array = arrays.get(name)
     if array is None or array.dtype != kind or array.shape != (size,):
         raise WireError(f"`{name}` must have {size:,} numbers of {np.dtype(kind)}")

@@ -1,1 +1,1 @@
-"""The paper's tables and figures: what is trained for them, what is kept, what is said of them."""
+"""The paper's tables and figures: the runs they need, stored results, and comparing sentences."""

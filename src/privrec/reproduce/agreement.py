@@ -1,6 +1,7 @@
-"""How far ours agree with the paper, in sentences by rule, and what the paper gets wrong.
+"""Sentences that compare our results with the paper's, made by rules; and mistakes of the paper.
 
-Its figures are pictures without numbers, so what can be compared with them is what it says of them.
+The paper's figures are pictures without numbers. So they are compared through the paper's claims
+about them.
 """
 
 import math
@@ -20,16 +21,16 @@ Numbers = Sequence[Number]
 def of(numbers: Numbers, row: str, column: str = "") -> Number | None:
     """Return the number in a row and column; `column` may be left out if there is only one.
 
-    None if there is no such number.
+    Return None if there is no such number.
     """
     in_row = [number for number in numbers if number.row == row and column in ("", number.column)]
     return in_row[0] if in_row and in_row[0].value is not None else None
 
 
 def beside_printed(number: Number) -> str:
-    """Return a sentence on whether a number is above or below the printed one, or agrees with it.
+    """Return a sentence: a number is above or below the printed number, or agrees with it.
 
-    It agrees if the printed number is inside the interval of ours.
+    It agrees if the printed number is inside the interval of our number.
     """
     if number.value is None or number.printed is None:
         return ""
@@ -56,15 +57,15 @@ def same_as_printed(numbers: Numbers) -> tuple[int, int]:
 
 
 def _both(numbers: Numbers) -> list[tuple[float, float]]:
-    """Return our number and the printed one, of all that have both."""
+    """Return the pairs (our number, printed number) for all numbers that have both."""
     both = [(number.value, number.printed) for number in numbers]
     return [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
 
 
 def order_of(numbers: Numbers) -> str:
-    """Return a sentence on how many pairs of rows have the same order as in print.
+    """Return a sentence on how many pairs of rows have the same order as in the paper.
 
-    Pairs that are equal here or in print are left out.
+    Pairs that are equal in our results or in the paper are left out.
     """
     rises = [(b[0] - a[0], b[1] - a[1]) for a, b in combinations(_both(numbers), 2)]
     pairs = [(ours, theirs) for ours, theirs in rises if ours and theirs]
@@ -77,9 +78,9 @@ def order_of(numbers: Numbers) -> str:
 
 
 def compared(ours: Number | None, other: Number | None) -> str:
-    """Return a sentence on whether a number is above another one, level with it or below it.
+    """Return a sentence: a number is above another number, below it, or level with it.
 
-    They are level if the interval of the difference contains 0. It is the interval for two
+    They are level if the interval of the difference contains 0. This interval is the one for two
     independent groups of people.
     """
     if ours is None or other is None:
@@ -129,7 +130,8 @@ def rise(numbers: Numbers, row: str) -> str:
 def is_flat(numbers: Numbers, row: str, start: float) -> bool | None:
     """Return whether a row of a figure is level from x = `start` on; None if that is not known.
 
-    It is level if it changes by no more than half the length of its longest interval.
+    It is level if its largest and smallest value differ by at most half the length of its longest
+    interval.
     """
     points = [n for n in numbers if n.row == row and n.x is not None and n.x >= start]
     values = [number.value for number in points if number.value is not None]
@@ -164,10 +166,10 @@ PRINTED_NDCG: dict[str, dict[str, dict[str, float]]] = {
 
 
 def most_ndcg(hits: Mapping[str, float], k: int) -> float:
-    """Return the largest nDCG@k that these Hits@k allow: every hit as high as it can be.
+    """Return the largest nDCG@k that these Hits@k allow, with every hit at its best rank.
 
-    A list has one relevant item, so a hit at rank r gives 1 / log2(r + 1). What is hit in the first
-    5 can stand at rank 1, what is hit in the first 10 but not in 5 at rank 6, and so on.
+    A list has one relevant item, so a hit at rank r gives 1 / log2(r + 1). A hit in the first 5 can
+    be at rank 1. A hit in the first 10 but not in the first 5 can be at rank 6, and so on.
 
     >>> round(most_ndcg({"5": 0.131, "10": 0.168, "20": 0.217, "30": 0.269}, 30), 3)
     0.17
@@ -181,7 +183,11 @@ def most_ndcg(hits: Mapping[str, float], k: int) -> float:
 
 
 def impossible_ndcg() -> tuple[int, int]:
-    """Return how many printed nDCG are more than their Hits allow by rounding, and how many are."""
+    """Return how many printed nDCG exceed the largest value that the printed Hits allow.
+
+    The second number is the number of all printed nDCG. Excesses within the rounding are not
+    counted.
+    """
     cells = [
         printed - most_ndcg(PRINTED_HITS[data][system], int(k))
         for data, systems in PRINTED_NDCG.items()
@@ -200,7 +206,7 @@ Results = Mapping[str, Result]
 class Mistake:
     """A mistake of the paper: why it is wrong, the command that shows it, and our evidence.
 
-    `evidence` returns a sentence from our results, or "" without them.
+    `evidence` returns a sentence from our results, or "" if these results do not exist.
     """
 
     title: str

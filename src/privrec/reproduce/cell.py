@@ -1,7 +1,7 @@
-"""What a part of a reproduction is, and how much of the paper's experiments is done.
+"""A part (`Cell`) of a reproduction, and the scale of a reproduction.
 
-A part has a kind, data, a recipe with its settings, and a seed. A `Scale` makes parts: all that the
-paper did, or little of it in a few minutes.
+A part is one run or measurement. It has a kind, data, a recipe with its settings, and a seed. A
+`Scale` makes the parts: the paper's full experiments, or small ones that take a few minutes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from privrec.seeds import rng
 
 Kind = Literal["run", "attack", "rounds", "epsilons", "activity"]
 Settings = Mapping[str, Any]
-"""Settings of a recipe, or what else is asked of a part, by name."""
+"""Settings of a recipe, or options of a part, by name."""
 MOVIELENS, FRAPPE = "movielens-1m", "frappe"
 _QUICK_MOST = {
     **{"rounds": 4, "cohort": 10, "local_epochs": 1, "stage1_rounds": 2, "stage1_cohort": 10},
@@ -28,7 +28,7 @@ _QUICK_MOST = {
 _QUICK_SET: Settings = {
     **{"batch_size": 256, "embedding_size": 8, "tower_size": 8, "hidden": (8,), "choose": False}
 }
-"""Compiling takes most of the time: a person's data is one batch, and the network is small."""
+"""Compilation takes most of the time, so a person's data is one batch and the network is small."""
 _QUICK_PEOPLE, _QUICK_LINES = 300, 60
 _QUICK_AXES: Mapping[str, Sequence[Any]] = {
     "rounds": (1, 3),
@@ -40,11 +40,11 @@ _QUICK_AXES: Mapping[str, Sequence[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Data to train on: what `load` takes, and how many of its people, drawn at random; 0 is all.
+    """Data to train on: `data` is an input of `load`.
 
-    Of few people, only those with at most so many `lines` are taken, where that is not 0.
-
-    `of` is the paper's data set that it is, or stands for; "" if it is neither.
+    `people` is the number of people that are drawn at random; 0 is all. If `lines` is not 0, they
+    are drawn only from people with at most this many interactions. `of` is the paper's data set
+    that this data is or replaces; "" if there is none.
     """
 
     data: str
@@ -54,14 +54,14 @@ class Source:
 
     @property
     def title(self) -> str:
-        """The data in a few words."""
+        """The data as a short text."""
         few = f", {self.people:,} people" if self.people else ""
         if self.of in ("", self.data):
             return f"{self.data}{few}"
         return f"{self.data.partition(':')[0]}{few} in place of {self.of}"
 
     def load(self) -> Federation:
-        """Return the data, which is read once."""
+        """Return the data; it is read only once per process."""
         return _load(self.data, self.people, self.lines)
 
 
@@ -78,7 +78,7 @@ def _load(data: str, people: int, lines: int) -> Federation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One part. `settings` are those of the recipe, `asked` what else is asked of it."""
+    """One part. `settings` are those of the recipe, `asked` the other options of the part."""
 
     kind: Kind
     source: Source
@@ -89,7 +89,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is, in a few words."""
+        """The part as a short text."""
         given = {**self.settings, **self.asked}
         values = "".join(f" {key}={value}" for key, value in given.items() if key != "noise")
         return f"{self.recipe or self.kind} on {self.source.title}, seed {self.seed}{values}"
@@ -101,10 +101,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The data by the paper's data set, the seeds, and what is left out.
+    """The scale of a reproduction: its data by the paper's data set, its seeds, and its limits.
 
-    `most` are settings that are made no larger than this, `others` those that are set, where a
-    recipe has them; `axes` are the values of an axis in place of the paper's.
+    `most` are upper limits of settings. `others` are fixed values of settings, if a recipe has
+    them. `axes` are the values of an axis, instead of the paper's values.
     """
 
     sources: Mapping[str, Source]
@@ -115,17 +115,17 @@ class Scale:
 
     @property
     def is_quick(self) -> bool:
-        """Whether less is done than the paper did."""
+        """Whether the experiments are smaller than the paper's."""
         return bool(self.most)
 
     def axis(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values of an axis."""
+        """Return the values of an axis; `values` are the paper's."""
         return self.axes.get(name, values)
 
     def runs(self, recipe: str, data: str, *, axis: str = "", **settings: Any) -> tuple[Cell, ...]:
         """Return a run of a recipe for each seed. Its noise is seeded, so it can be repeated.
 
-        The setting on the `axis` stays as it is given.
+        The limits of the scale do not change the setting named by `axis`.
         """
         source = self.sources[data]
         noise = {"noise": "seeded"} if recipe_named(recipe).has_noise else {}
@@ -145,9 +145,9 @@ class Scale:
 
 
 def full(data: Sequence[str], seeds: Sequence[int], *, read: Sequence[str] = ()) -> Scale:
-    """Return the paper's experiments as they are, on these data sets; those to `read` must be here.
+    """Return the scale of the paper's full experiments on these data sets.
 
-    The paper prints nothing of data of other names.
+    The data sets in `read` must have been downloaded. The paper has no figures for other data sets.
     """
     if missing := [name for name in read if not is_here(name)]:
         raise DataError(
@@ -161,7 +161,7 @@ def full(data: Sequence[str], seeds: Sequence[int], *, read: Sequence[str] = ())
 
 
 def quick(seeds: Sequence[int]) -> Scale:
-    """Return little of everything: made-up people, and a few of MovieLens where it is here."""
+    """Return a small scale: made-up people, and some people of MovieLens if it was downloaded."""
     size = f"synthetic:users={_QUICK_PEOPLE},items=200,longest={_QUICK_LINES}"
     thinned = Source(data=MOVIELENS, of=MOVIELENS, people=_QUICK_PEOPLE, lines=_QUICK_LINES)
     made_up = Source(data=f"{size},seed=1", of=MOVIELENS)

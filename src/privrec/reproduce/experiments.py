@@ -1,4 +1,4 @@
-"""The paper's tables and figures by name: the parts that each needs, and sentences on its numbers.
+"""The paper's tables and figures by name: their parts, and sentences about their numbers.
 
 A `Line` is a row of a panel, or one point of a row, with the part that computes it for each seed.
 The parts of an experiment are those of its lines. Its numbers are read from finished parts.
@@ -34,15 +34,15 @@ _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
     "cohort": ("M, people in a round", (2, 5, 10, 15, 20, 25, 30, 35, 40)),
 }
 _OURS_ROUNDS = {"rounds": {}, "local_epochs": {"rounds": 20}, "cohort": {"rounds": 100}}
-"""Settings for the rows of our settings, by axis: fewer than the usual 1,000 rounds of one epoch,
-because on these axes a round takes longer."""
+"""Settings for the rows “our settings”, by axis. They have fewer than the usual 1,000 rounds of one
+epoch, because on these axes a round takes longer."""
 _PAPER_NOISE: Settings = {
     **{"rounds": 80, "cohort": 30, "sampling": "fixed", "local_epochs": 100, "local_lr": 0.05},
     **{"server_optimizer": "plain", "server_lr": 1.0, "negatives": 2, "dislike_target": 0.0},
     **{"adapt_epochs": 100, "adapt_lr": 0.05, "adapt_negatives": 2, "noise_multiplier": 1.0},
     **{"embedding_size": 64, "tower_size": 64, "hidden": (64, 64, 64, 64)},
 }
-"""The paper's settings of DP-PrivRec-One; its bound S depends on the data set."""
+"""The paper's settings of DP-PrivRec-One. Its clipping bound S depends on the data set."""
 _PAPER_BOUND = {MOVIELENS: 40.0, FRAPPE: 35.0}
 
 
@@ -50,7 +50,7 @@ _PAPER_BOUND = {MOVIELENS: 40.0, FRAPPE: 35.0}
 class Line:
     """A row of a panel, or one point of it in a `column`, with a part (`cells`) for each seed.
 
-    `read` says which figure of the parts it shows. `printed` has the paper's numbers by column.
+    `read` is the figure that is read from the parts. `printed` has the paper's numbers by column.
     """
 
     panel: str
@@ -67,7 +67,7 @@ Sentences = Iterator[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper; `sentences(panel, numbers)` compares its numbers by rules."""
+    """A table or figure of the paper. `sentences(panel, numbers)` makes comparing sentences."""
 
     title: str
     says: str

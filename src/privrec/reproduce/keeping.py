@@ -1,8 +1,9 @@
-"""One part of a reproduction: a recipe that is trained and tested, an attack, or a measurement.
+"""Runs one part of a reproduction and stores its result.
 
-Its result is kept in a file whose name is a hash of everything that the result depends on: the
-settings, the data, the seed, and the code that it runs. The file is written completely and then
-renamed, so an existing file is a finished part. Other tables that need the same part read it.
+A part is a recipe that is trained and tested, an attack, or a measurement. The file name of its
+result is a hash of everything that the result depends on: the settings, the data, the seed, and the
+code that it runs. The file is written completely and then renamed, so an existing file means a
+finished part. Other tables that need the same part read this file.
 """
 
 import ast
@@ -38,7 +39,7 @@ from privrec.runs.loop import train
 from privrec.simulate.cost import process_memory
 
 ACTIVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-"""The points of the curve of activity: the share of people with at least this many items."""
+"""Points of the activity curve: the share of people with at least this many items."""
 _MUCH = 2.0e9
 """If a process has more bytes after a part, its compiled programs are dropped. Chosen by hand."""
 _ROOT = Path(__file__).parents[1]
@@ -46,7 +47,7 @@ _SHAPING = (
     *("algorithms", "attacks", "core", "data", "evaluation", "privacy"),
     *("seeds", "settings", "simulate"),
 )
-"""The packages and modules whose code changes figures; comments and docstrings do not count."""
+"""Packages and modules whose code changes figures. Comments and docstrings do not count."""
 _STARTS: Mapping[Kind, tuple[str, ...]] = {
     "run": ("core.round", "evaluation.ranking", "runs.evaluate"),
     "attack": ("core.round", "attacks.membership"),
@@ -57,14 +58,14 @@ _STARTS: Mapping[Kind, tuple[str, ...]] = {
 
 
 Attacking = Callable[..., Attack]
-"""`attacks.membership.attack`. A command passes it, because importing it here would make the chains
-of imports too long (`tests/test_architecture.py`)."""
+"""The type of `attacks.membership.attack`. A command passes this function, because importing it
+here would make the chains of imports too long (`tests/test_architecture.py`)."""
 
 
 class Kept(Document):
     """`cells/HASH.json`: the kind and name of a part, its duration in seconds, and its figures.
 
-    The figures of a run are in `evaluation-HASH.json` beside it.
+    The figures of a run are in `evaluation-HASH.json` in the same folder.
     """
 
     kind: str
@@ -76,8 +77,8 @@ class Kept(Document):
 def key_of(cell: Cell) -> str:
     """Return the hash of everything that the result of a part depends on."""
     needs_data = cell.kind != "epsilons"
-    # A recipe that chooses settings does not change those that are given, even if they have their
-    # default values. So a part with given settings differs from one without.
+    # A recipe that chooses settings does not change given settings, even if these have their
+    # default values. So a part with given settings differs from a part without them.
     chooses = bool(cell.recipe) and recipe_named(cell.recipe).choice is not None
     shaped = {
         **asdict(cell),
@@ -97,7 +98,7 @@ def place_of(cells: Path, key: str) -> Path:
 
 
 def read_part(cells: Path, key: str) -> Kept | None:
-    """Return what a part gave; None if it is not finished."""
+    """Return the result of a part; None if the part is not finished."""
     return Kept.read(place_of(cells, key), remedy="remove it and go on")
 
 
@@ -123,7 +124,7 @@ def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
     seconds = round(time.perf_counter() - begun, 2)
     kept = Kept(kind=cell.kind, name=cell.name, seconds=seconds, figures=figures)
     write_whole(place_of(Path(cells), key), kept.text())
-    if process_memory() > _MUCH:  # Programs of earlier parts, for other sizes.
+    if process_memory() > _MUCH:  # Drop the compiled programs of earlier parts.
         jax.clear_caches()  # type: ignore[no-untyped-call]
         gc.collect()
 
@@ -145,7 +146,7 @@ def _play_attack(cell: Cell, cells: Path, key: str, attack: Attacking) -> Any:
 
 
 def _play_activity(cell: Cell, cells: Path, key: str) -> Any:
-    """Return how active people are: shares for `ACTIVE`, the median, the share below the mean."""
+    """Return the shares of people for `ACTIVE`, the median of items, the share below the mean."""
     federation, counts = cell.source.load(), []
     for positions in chunks(np.arange(federation.n_clients)):
         people = federation.take(positions)
@@ -168,7 +169,7 @@ _PLAYS: Mapping[Kind, Callable[[Cell, Path, str], Any]] = {
 
 
 def work_of(cell: Cell) -> float:
-    """Return the work of a part relative to the recipe with its default settings, which is 1."""
+    """Return the work of a part relative to the same recipe with its default settings."""
     if cell.kind != "run":
         return 1.0
     usual = configure(cell.recipe, cell.source.load().name, {})
@@ -176,7 +177,7 @@ def work_of(cell: Cell) -> float:
 
 
 def _visits(config: Any) -> int:
-    """Return how many local epochs all devices train in total."""
+    """Return the total number of local epochs over all devices and rounds."""
     keys = ("rounds", "cohort", "local_epochs")
     return int(np.prod([getattr(config, key, 1) for key in keys]))
 
@@ -185,7 +186,7 @@ def _visits(config: Any) -> int:
 
 
 class Seconds(NamedTuple):
-    """Seconds to train with the recipe's own settings, and to test."""
+    """Seconds to train with the recipe's own settings, and seconds to test."""
 
     train: float
     test: float = 10.0
@@ -198,7 +199,7 @@ _USUAL: Mapping[str, Seconds] = {
     "epsilons": Seconds(2, 0),
     "activity": Seconds(1, 0),
 }
-"""Of small data, by kind."""
+"""The seconds of a part on small data, by kind."""
 _RUNS: Mapping[str, Mapping[str, Seconds]] = {
     MOVIELENS: {
         "nn-self": Seconds(880, 30),
@@ -231,14 +232,15 @@ _RUNS: Mapping[str, Mapping[str, Seconds]] = {
 }
 _OTHER_RUNS = Seconds(15, 5)
 _MODELS = 10
-"""Models of an attack: five targets and their shadows."""
+"""The number of models of an attack: five target models and their shadow models."""
 
 
 def estimates(cells: Mapping[str, Cell], folder: Path) -> dict[str, float]:
-    """Return about how long each part takes: as it took, or as the table says.
+    """Return the seconds of each part: measured for finished parts, else estimated by a table.
 
-    The table is corrected by the parts that are kept: those of the same recipe and data, or else
-    all that are of the same data.
+    The estimates are scaled by the measured times of finished parts with the same recipe and data.
+    If there are none, parts with the same kind and data are used, and otherwise the machine's
+    speed.
     """
     kept = {key: read_part(folder, key) for key in cells}
     factors: dict[tuple[str, str], list[float]] = {}
@@ -258,7 +260,7 @@ def estimates(cells: Mapping[str, Cell], folder: Path) -> dict[str, float]:
 
 @cache
 def machine_factor() -> float:
-    """Return how many times as long this machine takes as that of the table, by a short program."""
+    """Return this machine's time divided by that of the table's machine, for a short program."""
     return min(max(min(_short_program() for _ in range(5)) / _SHORT_PROGRAM, 0.25), 4.0)
 
 
@@ -267,7 +269,7 @@ _SHORT_PROGRAM = 0.055
 
 
 def _short_program() -> float:
-    """Return the seconds of some arithmetic in numpy and in Python."""
+    """Return the seconds of a short computation in numpy and Python."""
     begun, values = time.perf_counter(), np.full((64, 128), 0.5, np.float32)
     for k in range(20_000):
         values = np.tanh(values + 0.01 * (k % 7))
@@ -279,7 +281,7 @@ def _likes(cell: Cell) -> tuple[tuple[str, str], ...]:
 
 
 def expected(cell: Cell) -> float:
-    """Return the seconds of a part by the table."""
+    """Return the seconds of a part according to the table."""
     known = _RUNS.get(cell.source.title)
     if known is None or cell.kind not in ("run", "attack"):
         train, test = _USUAL[cell.kind]
@@ -295,9 +297,9 @@ def expected(cell: Cell) -> float:
 
 @cache
 def code_version(kind: Kind, recipe: str) -> str:
-    """Return a hash of the code that a part runs: of the modules that it imports, also indirectly.
+    """Return a hash of the code that a part runs: its start modules and what they import.
 
-    A module counts if it is in `_SHAPING` or is a start itself.
+    Indirect imports count too. A module counts if it is in `_SHAPING` or is a start module itself.
     """
     starts = [f"privrec.{name}" for name in _STARTS[kind]]
     if recipe:
@@ -322,10 +324,10 @@ def _homes(recipe: str) -> list[str]:
 
 
 def _reached(starts: list[str]) -> set[str]:
-    """Return the modules of privrec that these import, and what those import.
+    """Return the modules of privrec that these modules import, directly or indirectly.
 
-    Imports of modules outside of `_SHAPING` are not followed. Those of the table of recipes are not
-    followed either, so that a change of one recipe does not invalidate the figures of another.
+    Imports of modules outside of `_SHAPING` are not followed. Imports of the table of recipes are
+    not followed either, so that a change of one recipe does not invalidate the figures of another.
     """
     reached: set[str] = set()
     waiting = list(starts)
@@ -340,14 +342,14 @@ def _reached(starts: list[str]) -> set[str]:
 
 
 _TABLE = frozenset({"privrec.algorithms.recipes"})
-"""It imports all recipes. The module of a part's own recipe is among the starts."""
+"""This module imports all recipes. The start modules include that of the part's own recipe."""
 
 
 @cache
 def _code_of(name: str) -> tuple[str, list[str]]:
-    """Return the code of a module without comments and docstrings, and what it imports of privrec.
+    """Return a module's code without comments and docstrings, and its imports of privrec modules.
 
-    A package has no code of its own.
+    The code of a package is empty.
     """
     if not _is_module(name):
         return "", []

@@ -1,8 +1,8 @@
-"""Seconds of a round of second-order MAML against other ways to train, on the same network.
+"""Measures the seconds of a round of second-order MAML and of other trainings of the same network.
 
-All take turns, round by round, on the same people and cohorts. A round is timed from the draw of
-its cohort to the new parameters, and the first one of each is not counted. The paper: MAML takes
-1.1 to 1.3 times as long as Reptile.
+The trainings take turns after each round, with the same people and cohorts. A round is timed from
+the draw of its cohort to the new parameters. The first round of each training is not counted. The
+paper says that MAML takes 1.1 to 1.3 times as long as Reptile.
 """
 
 import statistics
@@ -28,9 +28,9 @@ CONTENDERS = {
 
 
 def seconds_of_rounds(whole: Federation, *, cohort: int, rounds: int) -> dict[str, float]:
-    """Return the median seconds of a round of each contender."""
+    """Return the median seconds of a round by the name of the training in `CONTENDERS`."""
     usual = configure("privrec", whole.name, {})
-    # The same people, instances and network for all; only training on a device differs.
+    # All use the same people, instances and network. Only the training on a device differs.
     same = {
         "negatives": usual.negatives,
         "dislike_target": usual.dislike_target,

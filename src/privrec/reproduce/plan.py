@@ -1,6 +1,6 @@
-"""Reproducing tables and figures by name: which parts they need, running these, the results.
+"""Reproduces tables and figures by name: plans their parts, runs the parts, collects the results.
 
-A finished part is never run again: after a kill, the same command continues with the others.
+A finished part is never run again. After a kill, the same command continues with the other parts.
 """
 
 import json
@@ -35,17 +35,17 @@ from privrec.types import OnProgress
 _SEEDED = ("run", "attack")
 """The kinds of parts whose result depends on the seed."""
 _ALONE = "rounds"
-"""The kind of parts that measure time: they run when no other part does."""
+"""The kind of parts that measure time: they run when no other part runs."""
 _MEMORY = 3e9
-"""The bytes that a part needs at most, assumed when deciding whether two run at the same time."""
+"""The assumed peak memory of a part in bytes, for deciding whether two parts run at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The work for some tables and figures: their lines by data set, and their parts by hash.
 
-    A line is a row of the table or figure, and a part (`Cell`) is one run or measurement. Lines and
-    names share parts; `cells` has each part once.
+    A line is a row of the table or figure, and a part (`Cell`) is one run or measurement. Several
+    lines or tables may need the same part; `cells` has each part once.
     """
 
     scale: Scale
@@ -69,7 +69,7 @@ class Plan:
         return [key for key in (self.cells if keys is None else keys) if not self.is_kept(key)]
 
     def seconds_left(self, keys: Sequence[str] | None = None, *, jobs: int = 1) -> float:
-        """Return the estimated seconds of the unfinished parts, `jobs` at a time."""
+        """Return the estimated seconds of the unfinished parts, if `jobs` run at a time."""
         missing = self.missing(keys)
         alone = sum(self.seconds[key] for key in missing if self.cells[key].kind == _ALONE)
         return alone + (sum(self.seconds[key] for key in missing) - alone) / jobs
@@ -87,9 +87,9 @@ def names_of(given: Sequence[str]) -> list[str]:
 
 
 def data_of(names: Sequence[str], given: Sequence[str]) -> dict[str, list[str]]:
-    """Return the data sets for each name: those of the paper's that are `given`, or all of them.
+    """Return the data sets for each name: the paper's, limited to those in `given` if any.
 
-    If data sets that the paper does not use are given, they replace the paper's.
+    If `given` has data sets that the paper does not use, it replaces the paper's data sets.
     """
     paper = set(given) <= {MOVIELENS, FRAPPE}
     chosen = {
@@ -104,7 +104,7 @@ def data_of(names: Sequence[str], given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def make_plan(data: Mapping[str, Sequence[str]], scale: Scale, out: Path) -> Plan:
-    """Return the plan for these names, each with its data sets."""
+    """Return the plan for these tables and figures, each with its data sets."""
     lines = {
         name: {source: list(EXPERIMENTS[name].lines(scale, source)) for source in sources}
         for name, sources in data.items()
@@ -126,7 +126,7 @@ def make_plan(data: Mapping[str, Sequence[str]], scale: Scale, out: Path) -> Pla
 
 
 def usual_jobs(cores: int) -> int:
-    """Return how many parts to run at a time: two, or one with a single core or little memory."""
+    """Return the number of parts to run at a time: 2, or 1 with one core or little memory."""
     free = available_memory()
     return 2 if cores > 1 and (free is None or free > 2 * _MEMORY) else 1
 
@@ -138,7 +138,7 @@ def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgre
     """
     advance = partial(_tell, plan, on_progress)
     advance()
-    # A place that cannot be written to is found before hours of work, and not after.
+    # Check that the folder can be written to before hours of work.
     with file_errors(plan.folder, "make"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     missing = plan.missing()
@@ -193,7 +193,7 @@ def _result(plan: Plan, name: str, command: str) -> Result:
 
 
 def write_results(plan: Plan, results: Sequence[Result]) -> list[Path]:
-    """Write each result as JSON, CSV and LaTeX; return the files."""
+    """Write each result as JSON, CSV and LaTeX; return the paths of the files."""
     written = []
     for result in results:
         forms = {"json": result.text(), "csv": result.csv().encode()}
@@ -208,7 +208,7 @@ def write_results(plan: Plan, results: Sequence[Result]) -> list[Path]:
 
 
 class _Measured(NamedTuple):
-    """A value, the ends of its interval, and the values of the single seeds."""
+    """A value, the ends of its interval, and the value for each seed."""
 
     value: float | None
     low: float | None = None
@@ -235,7 +235,7 @@ def _numbers(plan: Plan, line: Line) -> list[Number]:
 
 
 def _with_printed(columns: _Columns, line: Line) -> list[Number]:
-    """Return the numbers of a line by column, with those that the paper prints."""
+    """Return the numbers of a line by column, together with the paper's numbers."""
     return [
         Number(
             panel=line.panel,
@@ -295,7 +295,7 @@ def _of_attack(figures: object, line: Line) -> _Columns:
         figure = attack.auc
     if not isinstance(figure, Area):
         return {line.column: _Measured(figure)}
-    # If all repetitions have the same figure, its interval is not known.
+    # If all repetitions give the same figure, its interval is unknown.
     known = figure.low is not None and figure.high is not None and figure.low < figure.high
     return {line.column: _Measured(figure.value, *((figure.low, figure.high) if known else ()))}
 

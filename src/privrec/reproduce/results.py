@@ -1,6 +1,6 @@
 """Results of a reproduction: numbers by panel, row and column, as JSON, CSV, LaTeX and Markdown.
 
-A panel is one table and one picture. All forms are made from the same numbers.
+A panel is one table and one chart. All formats are made from the same numbers.
 """
 
 import csv
@@ -13,13 +13,13 @@ from privrec.runs.documents import Document
 from privrec.runs.figures import figure, figure_and_arm
 
 PAPER = "(paper)"
-"""The end of the name of a row that the paper prints."""
+"""The end of the names of rows with the paper's numbers."""
 
 
 class Number(Document):
-    """One number of ours, the ends of its 95 % interval, and the one that the paper prints.
+    """One number of ours, the ends of its 95 % interval, and the number in the paper (`printed`).
 
-    `by_seed` has the figure of each seed, where it is a mean over seeds.
+    `by_seed` has the figure of each seed, if the number is a mean over seeds.
     """
 
     panel: str
@@ -38,7 +38,7 @@ class Number(Document):
 
     @property
     def x(self) -> float | None:
-        """Where the number stands on the axis of a chart; None if its column is no number."""
+        """The position of the number on the x axis; None if its column is not a number."""
         try:
             return float(self.column)
         except ValueError:
@@ -46,10 +46,11 @@ class Number(Document):
 
 
 class Result(Document):
-    """`NAME.json`: one of the paper's tables or figures.
+    """`NAME.json`: the result for one of the paper's tables or figures.
 
-    `says` is what the paper says of it, `sentences` how far ours agree, made by rule. `notes` say
-    how it was measured. `commit` and `date` are known where it was written for docs/results.
+    `says` is the paper's claim. `sentences` compare our numbers with it and are made by rules.
+    `notes` say how the numbers were measured. `commit` and `date` are set if the result was written
+    for docs/results.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Result(Document):
 
     @property
     def splits(self) -> str:
-        """The seeds as text; "" if nothing is random."""
+        """The seeds as text; "" if no part depends on a seed."""
         many = "s" * (len(self.seeds) > 1)
         return f"seed{many} {', '.join(map(str, self.seeds))}" if self.seeds else ""
 
@@ -105,7 +106,7 @@ class Result(Document):
         return "\n\n".join(parts) + "\n"
 
     def markdown(self, panels: Sequence[str] = ()) -> str:
-        """Return the tables of these panels, or of all, with the command that computed them."""
+        """Return the tables of these panels (default: all), with the command that computed them."""
         parts = []
         for panel in panels or self.panels:
             head, rows = table_of(self.of(panel), self.decimals)
@@ -131,7 +132,7 @@ _TEX = str.maketrans(
 def table_of(numbers: Sequence[Number], decimals: int = 3) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of a panel as text.
 
-    The row after a row has the paper's printed numbers for it, if there are any.
+    If the paper has numbers for a row, they follow in a row of their own.
     """
     columns = list(dict.fromkeys(number.column for number in numbers))
     known = {(number.row, number.column): number for number in numbers}

@@ -1,1 +1,1 @@
-"""Runs: their folder, ledger and training loop; evaluation, export and added-up budgets."""
+"""Run folders, ledgers, the training loop, evaluation, export, and total privacy costs."""

@@ -1,4 +1,4 @@
-"""The Python side of the command line: open a run, or see what one would cost."""
+"""Python functions that open a run folder or estimate the cost of a run."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -30,13 +30,16 @@ from privrec.types import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do: its stages, their privacy cost, their cost for one phone and here.
+    """What a run would do: its stages, and its costs in privacy, on a phone and on this machine.
 
-    `choice` is what it takes to choose settings first, None where nothing is chosen; the stages are
-    then those of the largest run that it may lead to. `items` of the `catalogue` items get a
-    vector; it is None where a recipe does not choose them. `path` says which way the run goes, and
-    why, where a recipe has several. `warnings` say where there are too few people, to learn
-    anything or to test anybody.
+    `choice` is the cost of choosing settings before the training. It is None if the recipe chooses
+    no settings. If it chooses some, `stages` are those of the largest run that the choice may lead
+    to.
+
+    `catalogue` is the number of items, and `items` the number of items with a vector of their own.
+    `items` is None if the recipe does not choose which items get a vector. `path` says which
+    variant of the training is used and why. It is empty if the recipe has only one variant.
+    `warnings` say whether there are too few people to learn from or no people to test.
     """
 
     config: RunSettings
@@ -61,13 +64,13 @@ class Plan:
 
     @property
     def time_seconds(self) -> float | None:
-        """The seconds of the whole run on this machine; None if some stage was not estimated."""
+        """The seconds of the whole run on this machine; None if a stage has no estimate."""
         known = [share.time_seconds for share in self._shares if share.time_seconds is not None]
         return sum(known) if len(known) == len(self._shares) else None
 
     @property
     def peak_bytes(self) -> int:
-        """The memory of the whole run on this machine."""
+        """The peak memory of the whole run on this machine, in bytes."""
         return max((share.peak_bytes for share in self._shares), default=0)
 
     @property
@@ -75,7 +78,7 @@ class Plan:
         return self.machine if self.choice is None else (self.choice, *self.machine)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as `privrec train --dry-run --json` prints it."""
+        """Return the object that `privrec train --dry-run --json` prints."""
         stages = [
             {
                 "stage": stage.name,
@@ -108,7 +111,7 @@ class Plan:
 
 
 def plan(recipe: str, data: object, **settings: Any) -> Plan:
-    """Return what a run would do and what it would cost, on a phone and here; writes nothing."""
+    """Return the stages of a run and its costs, on a phone and on this machine; writes no file."""
     name, read = named(data)
     config = configure(recipe, name, settings)
     prepared = prepare(config, read())
@@ -148,7 +151,7 @@ def plan(recipe: str, data: object, **settings: Any) -> Plan:
 
 
 def _ranking(prepared: RunPlan, params: Params, person: Clients) -> DeviceCost:
-    """Return what it costs one device to get the model once, adapt it and rank all items."""
+    """Return the cost for one device to download the model, adapt it and rank all items."""
     scorer = prepared.ranker(params)
     return DeviceCost(
         what="get the model, rank for herself",
@@ -162,8 +165,9 @@ def _ranking(prepared: RunPlan, params: Params, person: Clients) -> DeviceCost:
 def open_run(path: str | Path, *, data: object = None) -> Run:
     """Return the run in a folder.
 
-    `data` is what it was trained on, where that cannot be loaded by its name: a frame, or what
-    `load` returned for it. Recommending to newcomers needs no data.
+    `data` is the training data. It is needed only if the data cannot be loaded by its name. It is a
+    frame, or the object that `load` returned for the frame. Recommendations for newcomers need no
+    data.
     """
     check_kind("path", path, (str, PathLike), "a run folder")
     folder, config = records.read_settings(Path(path), settings_of)
@@ -186,7 +190,7 @@ def _prepared(folder: records.RunFolder, config: RunSettings, data: object) -> R
 
 
 def _name_of_data(config: RunSettings) -> str:
-    """Return the data that the settings name; a frame cannot be found by its name."""
+    """Return the name of the data in the settings; raise if the data was an unnamed frame."""
     if config.data.partition(":")[0] in BUILT_IN or Path(config.data).exists():
         return config.data
     raise DataError(

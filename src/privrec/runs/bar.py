@@ -1,6 +1,6 @@
 """The progress bar of Python and of the command line: one line in a terminal or a notebook.
 
-It imports little, so that a command which needs no JAX can show it.
+This module does not import JAX, so that commands without JAX start quickly.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from privrec.errors import SettingsError, got
 from privrec.types import OnProgress
 
 _EVERY = 0.1
-"""Seconds between two drawings. Chosen by hand."""
+"""The least number of seconds between two updates of the bar. Chosen by hand."""
 _WIDTH = 20
 
 
@@ -22,10 +22,10 @@ _WIDTH = 20
 def progress_bar(
     on_progress: OnProgress | None, progress: bool = True
 ) -> Iterator[OnProgress | None]:
-    """Yield what is to be told of progress: `on_progress` if there is one, else a bar.
+    """Yield the callback for progress: `on_progress` if it is given, else one that draws a bar.
 
-    It is None, and nothing is shown, if `progress` is false or the output is neither a notebook nor
-    a terminal.
+    The callback is None if no `on_progress` is given and no bar can be drawn: `progress` is false,
+    or the output is neither a notebook nor a terminal.
     """
     if on_progress is not None and not callable(on_progress):
         raise SettingsError(f"`on_progress` must be a function; got {got(on_progress)}")
@@ -41,7 +41,7 @@ def progress_bar(
 
 
 class _Bar:
-    """Draws the count, rate and time left of each step that is not over, and not too often."""
+    """Draws the count, the rate and the remaining time of each unfinished step."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._length, self._drawn = out, 0, -_EVERY
@@ -50,10 +50,10 @@ class _Bar:
         self._lines: dict[str, str] = {}
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Of a step, `done` of `total` are done."""
+        """Update the step `what`: `done` of its `total` units are done."""
         now = time.monotonic()
         if done < self._reached.get(what, done):
-            del self._begun[what]  # The same step again, in another round.
+            del self._begun[what]  # A smaller count: the step was started again in another round.
         start, before = self._begun.setdefault(what, (now, done))
         self._reached[what] = done
         if now - self._drawn < _EVERY and 0 < done < total:
@@ -68,8 +68,8 @@ class _Bar:
             del self._lines[what]
 
     def draw(self, line: str) -> None:
-        """Show a line in place of the one before; an empty one removes the bar."""
-        # One column is left free: some terminals begin a new line after the last one.
+        """Replace the line on the screen; an empty line removes the bar."""
+        # Leave the last column free: some terminals start a new line after a full line.
         line = line[: max(shutil.get_terminal_size().columns - 1, 1)]
         self._out.write(f"\r{line:<{self._length}}" + ("" if line else "\r"))
         self._out.flush()
@@ -77,7 +77,9 @@ class _Bar:
 
 
 def line_of(what: str, done: int, total: int, rate: float) -> str:
-    """Return a step in words; `rate` is 0 where it is not known. At the end no time is left.
+    """Return the progress of a step as text; `rate` is 0 if it is not known.
+
+    A finished step is shown without a rate and without remaining time.
 
     >>> line_of("rounds", 30, 400, 5.0)
     'rounds 30/400, 5.0/s, 1:14 left'
@@ -90,7 +92,7 @@ def line_of(what: str, done: int, total: int, rate: float) -> str:
 
 
 def _screen() -> TextIO | None:
-    """Return where a bar can be drawn; a notebook has it beside the other output of a cell."""
+    """Return the stream for the bar: stdout in a notebook, stderr in a terminal, else None."""
     ipython: Any = sys.modules.get("IPython")
     if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
         return sys.stdout

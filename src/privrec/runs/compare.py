@@ -1,4 +1,4 @@
-"""Runs, and recommenders of one's own, side by side: one line for each, and which is better."""
+"""A table of runs and of your own recommenders, and the differences between them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -40,27 +40,28 @@ from privrec.runs.figures import (
 from privrec.runs.run import Run
 
 Comparable = str | PathLike[str] | Run | Evaluation
-"""What can be a row: a folder, an open run or an evaluation."""
+"""The inputs of `compare`: a folder, an open run or an evaluation."""
 _K = 20
 _HITS = 2 + len(KS)
-"""So many columns have the name, Hits@k and the arm of the interval: what Python shows."""
+"""The number of columns that Python shows: the name, Hits@k for each k, and the half-width of the
+interval."""
 
 _USUAL = "random"
-"""The halving of the paper: a person's data is halved at random."""
+"""The paper's way to split each person's data into two halves: at random."""
 
 
 def columns(ks: Sequence[int] = KS) -> tuple[str, ...]:
-    """Return the names of the table's columns, with Hits at these k."""
+    """Return the names of the table's columns, with a column of Hits@k for each k in `ks`."""
     return ("", *(f"@{k}" for k in ks), "± at 20", "seconds", "bytes sent", "privacy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of the table: a run, or the mean of runs that differ in their seed alone.
+    """One line of the table: a run, or the mean of runs that differ only in their seed.
 
-    `bytes_sent` and `seconds` are None where they are not known, and `privacy` is what the runs
-    promise in a few words. `interval` has the ends over people by k, `by_seed` the figures of each
-    seed at 20; both are empty if not known.
+    `seconds` and `bytes_sent` are None if they are not known. `privacy` is the privacy guarantee of
+    the runs in a few words. `interval` has the ends of the 95 % interval over people, by k.
+    `by_seed` has Hits@20 of each seed. Both mappings are empty if they are not known.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Line:
     by_seed: Mapping[int, float | None] = field(default_factory=dict)
 
     def cells(self, ks: Sequence[int] = KS) -> tuple[str, ...]:
-        """Return the line as text, one cell for each of `columns`."""
+        """Return the texts of the line, one for each of `columns`."""
         return (
             self.name,
             *(figure(self.hits[k]) for k in ks),
@@ -86,7 +87,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """One evaluation, the settings, and each person's figures."""
+    """One evaluation, its settings, and the figures of each person."""
 
     name: str
     evaluation: Evaluation
@@ -97,14 +98,15 @@ class Row:
 
 
 Group = Sequence[Row]
-"""Rows that differ in their seed alone: one line."""
+"""Rows that differ only in their seed. They make one line of the table."""
 
 
 def _lines_of(groups: Sequence[Group]) -> list[Line]:
-    """Return the lines of runs, of their references, and of the paper's systems.
+    """Return the lines of runs, of their references, and of the systems in the paper.
 
-    References depend on the split, so they are the mean over the seeds among the runs. One that was
-    also trained as a recipe is not shown twice.
+    A reference is a simple recommender that is tested beside each run. Its figures depend on the
+    split of people, so its line is the mean over the seeds of the runs. A reference that was also
+    trained as a recipe gets no second line.
     """
     rows = [row for group in groups for row in group]
     shown = {row.evaluation.recipe for row in rows}
@@ -118,10 +120,10 @@ def _lines_of(groups: Sequence[Group]) -> list[Line]:
 
 
 def _reference_lines(name: str, rows: Sequence[Row]) -> list[Line]:
-    """Return a reference's line (mean over seeds), or no line if a seed lacks it.
+    """Return the line of a reference (mean over seeds), or no line if a seed lacks it.
 
-    Runs of the same seed may have tested other people or items. Then there is a line for each
-    figure, which says beside which run it was found.
+    Runs of the same seed may have tested different people or items. Then each different result of
+    the reference gets its own line, with the name of the run that it was tested with.
     """
     beside: dict[tuple[int, tuple[float, ...]], Row] = {}
     for row in rows:
@@ -153,7 +155,7 @@ def _reference_line(name: str, where: str, rows: Group) -> Line:
 
 
 def table_title(row: Row) -> str:
-    """Return the title of the table that a run is in: its data, and how people were tested."""
+    """Return the title of the table for a run: its data, and how people were tested."""
     evaluation, halving = row.evaluation, row.settings.get("halving", _USUAL)
     is_halved = evaluation.protocol == "halves"
     how = f", halved by {halving}" if is_halved and halving != _USUAL else ""
@@ -162,7 +164,7 @@ def table_title(row: Row) -> str:
 
 
 def _groups_of(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
-    """Return for each data set and protocol the rows, those together that differ in their seed."""
+    """Return the groups of rows that differ only in their seed, by data set and protocol."""
     tables: dict[str, list[list[Row]]] = {}
     for row in rows:
         groups = tables.setdefault(table_title(row), [])
@@ -205,7 +207,10 @@ def _name(group: Group) -> str:
 def mean_interval(
     runs: Sequence[Figures], people: OfRuns, reference: str | None = None
 ) -> dict[int, tuple[float, float]]:
-    """Return the ends of the mean over runs, or over their references, by k; empty if not known."""
+    """Return the interval of mean Hits@k over runs by k; empty if a run has no interval.
+
+    If `reference` is given, the figures in `runs` are those of this reference.
+    """
     if not all(run.interval for run in runs):
         return {}
     means = mean_with_ends(runs, people, reference)
@@ -215,10 +220,12 @@ def mean_interval(
 def mean_with_ends(
     runs: Sequence[Figures], people: OfRuns, reference: str | None = None
 ) -> dict[int, Difference]:
-    """Return the mean of Hits@k over runs that have intervals, with its ends, by k.
+    """Return mean Hits@k over runs, with the ends of its 95 % interval, by k.
 
-    The same people may be in several of them. `people` has the figures of each, or of `reference`
-    for each; where they are not known, the mean is taken to be no surer than one run.
+    `people` has the figures of each person in each run. With a `reference`, its figures are used
+    instead of the run's. The same person may be tested in several runs, and the interval takes this
+    into account. If the figures of each person are not known, the ends are at the mean distances of
+    the runs' ends. Then more runs do not make the interval narrower.
     """
     known = mean_hits(people, reference) if len(runs) > 1 else None
     if known is not None:
@@ -240,7 +247,7 @@ def average_hits(runs: Sequence[Figures]) -> dict[int, float]:
 
 
 def weakest(promises: Sequence[Privacy]) -> str:
-    """Return what all of these runs promise: the words of the one that promises least."""
+    """Return the privacy guarantee of the run with the weakest guarantee, as text."""
     return guarantee(min(promises, key=_strength))
 
 
@@ -250,7 +257,7 @@ def _strength(privacy: Privacy) -> tuple[bool, bool, float]:
 
 
 def guarantee(privacy: Privacy) -> str:
-    """Return what a run promises in a few words: none, local, or user-level with its ε and δ."""
+    """Return a short text for the guarantee: none, local, or user-level with its ε and δ."""
     delta = "" if privacy.delta is None else f", δ = {privacy.delta:g}"
     if privacy.stage_two_epsilon is not None:
         return f"none; stage two alone {epsilon_text(privacy.stage_two_epsilon)}"
@@ -263,10 +270,11 @@ def guarantee(privacy: Privacy) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """By how much Hits@k of a line of the table is larger than that of another one, by k.
+    """The difference in Hits@k between a line of the table and another line, by k.
 
-    `members` are the rows behind the line. `paired` means that both were tested on the same items
-    of the same people; `people` is how many different ones there are, under all seeds.
+    A positive difference means that the line `name` is better than the line `other`. `members` are
+    the names of the rows behind the line `name`. `paired` is true if both lines were tested on the
+    same items of the same people. `people` is the number of different people over all seeds.
     """
 
     name: str
@@ -279,7 +287,7 @@ class Against:
     __repr__ = brief
 
     def sentence(self) -> str:
-        """Return it in words, at 20."""
+        """Return a sentence about the difference in Hits@20."""
         found = self.by[_K]
         sure = found.low > 0 or found.high < 0
         better = "better" if found.by > 0 else "worse"
@@ -294,14 +302,14 @@ class Against:
         return f"{self.name} against {self.other}: {size}{around(found)} at {_K} ({whom})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the differences by k, `paired` and `people` as a JSON object."""
         by = {str(k): asdict(difference) for k, difference in self.by.items()}
         return {"hits": by, "paired": self.paired, "people": self.people}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
-    """Rows side by side: a table for each data set and protocol, and what is better than what."""
+    """Runs side by side: a table for each data set and protocol, and differences of lines."""
 
     rows: Mapping[str, Row]
     tables: Mapping[str, Sequence[Line]]
@@ -309,17 +317,17 @@ class Comparison:
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """The evaluations by the name of the row."""
+        """The evaluations by the name of their row."""
         return {name: row.evaluation for name, row in self.rows.items()}
 
     @property
     def warnings(self) -> list[str]:
-        """What was warned of when the rows were evaluated, each with the row's name."""
+        """The warnings of all evaluations, each with the name of its row."""
         rows = self.evaluations.items()
         return [f"{name}: {line}" for name, one in rows for line in one.warnings]
 
     def as_json(self) -> dict[str, Any]:
-        """Return each evaluation by the name of its row, with the differences that it begins."""
+        """Return each evaluation by the name of its row, with its differences to other lines."""
         differences = [one for title in self.against for one in self.against[title]]
         return {
             name: {
@@ -330,7 +338,11 @@ class Comparison:
         }
 
     def frame(self) -> pl.DataFrame:
-        """Return a row for each line: data, name, kind, hits@k with ends, seconds, privacy, …."""
+        """Return a frame with one row for each line of the tables.
+
+        Its columns are data, name, kind, Hits@k with the ends of the interval, seconds, bytes_sent
+        and privacy.
+        """
         rows = [
             {
                 "data": title,
@@ -365,10 +377,11 @@ class Comparison:
 
 
 def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison:
-    """Return runs side by side, and recommenders of your own among them.
+    """Return a comparison of runs, which may include your own recommenders.
 
-    `runs` is a list, or a mapping with names of your own. Each is a run, its folder, a folder that
-    `privrec.evaluate(…, out=…)` wrote, or an evaluation. A run without an evaluation is evaluated.
+    `runs` is a list, or a mapping from names that you choose. Each element is a run, a run folder,
+    a folder that `privrec.evaluate(…, out=…)` wrote, or an evaluation. A run without an evaluation
+    is evaluated first.
     """
     if isinstance(runs, str | bytes | PathLike) or not hasattr(runs, "__iter__"):
         raise SettingsError(f"`runs` must be a list of runs or run folders; got {got(runs)}")
@@ -386,7 +399,7 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
 
 
 def side_by_side(rows: Sequence[Row]) -> Comparison:
-    """Return rows of different names as a comparison."""
+    """Return the comparison of rows; each row must have a different name."""
     tables = _groups_of(rows)
     return Comparison(
         rows={row.name: row for row in rows},
@@ -396,7 +409,7 @@ def side_by_side(rows: Sequence[Row]) -> Comparison:
 
 
 def _row(run: object) -> Row:
-    """Return the row of a run: a folder is named by its path, a run by its settings."""
+    """Return the row of a run: the path names a folder, and the settings name an open run."""
     if isinstance(run, Evaluation):
         config = run.config
         settings = config.model_dump(mode="json", exclude_none=True) if config else {}
@@ -414,7 +427,7 @@ def _row(run: object) -> Row:
 
 
 def read_row(path: Path) -> Row:
-    """Return the evaluation in a run folder, or in one of a recommender of one's own."""
+    """Return the row of a run folder, or of a folder that `privrec.evaluate` wrote."""
     folder = records.RunFolder(path=path)
     is_run = folder.config_path.exists() or folder.config_path.is_symlink()
     evaluation = None if is_run else Evaluation.read(folder.evaluation_path)
@@ -422,7 +435,7 @@ def read_row(path: Path) -> Row:
         settings: dict[str, object] = {"own": evaluation.recipe, "data": evaluation.data}
     else:
         evaluation, settings = records.read_evaluation(path), records.read_run(path)[1]
-        # Under secure noise without `diagnostics`, times are not known.
+        # Runs under secure noise without `diagnostics` write no times.
         rounds = records.read_rounds(folder.figures_path, RoundFigures)
         seconds = sum(line.seconds for line in rounds) if rounds else None
         cost = Cost(bytes_sent=evaluation.cost.bytes_sent, seconds=seconds)
@@ -432,7 +445,7 @@ def read_row(path: Path) -> Row:
 
 
 def _against(groups: Sequence[Group]) -> list[Against]:
-    """Return each line against the best reference of its own people, and against the first line."""
+    """Return the differences of each line to its best reference and to the first line."""
     differences = []
     for group in groups:
         if (best := _best_reference(group)) is not None:
@@ -452,7 +465,7 @@ def _against(groups: Sequence[Group]) -> list[Against]:
 
 
 def above(group: Group, reference: str) -> dict[int, Difference]:
-    """Return by how much a line is above a reference, by k."""
+    """Return the difference in Hits@k between a line and a reference, by k."""
     known = mean_above([row.people for row in group], reference) if len(group) > 1 else None
     if known is not None:
         return dict(known)
@@ -461,7 +474,11 @@ def above(group: Group, reference: str) -> dict[int, Difference]:
 
 
 def _between(ours: Group, first: Group) -> Against | None:
-    """Return one line against another: paired seed by seed, or else as two independent figures."""
+    """Return the difference between two lines; None if an interval is missing.
+
+    It is paired if both lines have the same seeds and tested the same people for each seed.
+    Otherwise the lines are treated as independent.
+    """
     mine = {row.evaluation.seed: row for row in ours}
     theirs = {row.evaluation.seed: row for row in first}
     pairs = None
@@ -489,13 +506,16 @@ def _between(ours: Group, first: Group) -> Against | None:
 
 
 def _count(group: Group) -> int:
-    """Return how many different people there are; at least so many where that is not known."""
+    """Return the number of different people tested under all seeds.
+
+    If that is not known, return the largest number of people tested under one seed.
+    """
     known = distinct([row.people for row in group])
     return max(row.evaluation.users.test for row in group) if known is None else known
 
 
 def _best_reference(group: Group) -> str | None:
-    """Return the reference with the highest mean Hits@20; None if not all runs have one."""
+    """Return the reference with the highest mean Hits@20; None if the runs share none."""
     runs = [row.evaluation for row in group]
     known = [(run.differences.keys() & run.references.keys()) - {run.recipe} for run in runs]
     names = sorted(set.intersection(*known))

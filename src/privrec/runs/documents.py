@@ -1,7 +1,7 @@
-"""The JSON documents of a run folder: each is a class that reads its file and writes it.
+"""The JSON documents of a run folder: one class for each, which reads and writes the file.
 
-Files of older versions lack some keys, so most fields have a default, and keys that are not known
-here are kept. `as_json` has the keys that were given, in their order.
+Files of older versions lack some keys, so most fields have a default. Unknown keys are kept.
+`as_json` returns only the keys that were set.
 """
 
 import json
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 NOT_JSON = (ValueError, RecursionError)
-"""What other bytes than JSON can raise; for a number of 5,000 digits it is a `ValueError`."""
+"""Errors of `json.loads` on invalid JSON. A number with 5,000 digits raises `ValueError`."""
 
 
 class Document(BaseModel):
-    """A JSON object. A number in quotes is no number, and true is not 1."""
+    """A JSON object. Types are checked strictly: text is no number, and true is not 1."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="allow", validate_by_name=True, validate_by_alias=True
@@ -33,9 +33,10 @@ class Document(BaseModel):
 
     @classmethod
     def read(cls, path: Path, *, remedy: str = "") -> Self | None:
-        """Return the document in a file; None if there is no file.
+        """Return the document in a file; None if the file does not exist.
 
-        `remedy` says what to do about a file that cannot be read, if not to make it again.
+        `remedy` tells the user what to do about an unreadable file. By default it says which
+        command makes the file again.
         """
         if not path.is_file():
             return None
@@ -61,7 +62,7 @@ class Document(BaseModel):
 
 
 def fault_in(value: object, kind: type[Document]) -> str | None:
-    """Return what a JSON value lacks, in words that follow the name of its file; None if nothing.
+    """Return the first error in a JSON value as text that follows a file name; None if valid.
 
     >>> fault_in({"what": "people", "done": "x", "of": 3}, Step)
     "has 'x' for 'done', which must be a number"
@@ -108,18 +109,18 @@ def _has_all_k(by_k: dict[int, Any]) -> dict[int, Any]:
 
 
 Ends = tuple[float, float]
-"""The ends of an interval, or a point of a curve."""
+"""The two ends of an interval, or a point (x, y) of a curve."""
 Hits = Annotated[dict[int, float], AfterValidator(_has_all_k)]
-"""A share by k."""
+"""Hits@k (a share from 0 to 1), by k."""
 MaybeHits = Annotated[dict[int, float | None], AfterValidator(_has_all_k)]
-"""A share by k; None where nobody was tested."""
+"""Hits@k by k; None if nobody was tested."""
 Intervals = Annotated[dict[int, Ends], AfterValidator(_has_all_k)]
 Above = Annotated[dict[int, Difference], AfterValidator(_has_all_k)]
-"""A difference by k."""
+"""A difference in Hits@k, by k."""
 
 
 class NewOnly(Document):
-    """Figures over items that are new to a person; nobody may have had any."""
+    """Figures for items that the person does not have yet. A person may have no such test item."""
 
     hits: MaybeHits
     interval: Intervals = Field(default_factory=dict)
@@ -127,7 +128,7 @@ class NewOnly(Document):
 
 
 class Figures(Document):
-    """What a recommender reached for the people tested, by k."""
+    """The quality of a recommender for the people tested, by k."""
 
     hits: Hits
     ndcg: dict[int, float | None] = Field(default_factory=dict)
@@ -147,7 +148,7 @@ class Figures(Document):
 
 
 class OfRun(Document):
-    """What a document is of."""
+    """A document about a run: its recipe, data and seed."""
 
     recipe: str
     data: str
@@ -155,7 +156,7 @@ class OfRun(Document):
 
 
 class Users(Document):
-    """How many people trained, validated and were tested; the skipped had nothing to test."""
+    """The numbers of people. `skipped` counts test people without an item to test."""
 
     train: int | None = None
     validation: int | None = None
@@ -164,7 +165,7 @@ class Users(Document):
 
 
 class Group(Document):
-    """People who have so many items on their device; figures by k."""
+    """Figures of the people who have `from` to `to` items on their device, by k."""
 
     least: int = Field(alias="from")
     most: int | None = Field(alias="to", default=None)
@@ -175,9 +176,11 @@ class Group(Document):
 
 
 class Part(Document):
-    """Tested items of a part of the catalogue: head, middle or tail; figures by k.
+    """Figures for the tested items in one part of the catalogue, by k.
 
-    Each part has a third of the likes in training. `people` have tested items there.
+    `part` is head, middle or tail: the items in order of popularity, where each part has a third of
+    the likes in the training data. `people` is the number of people with a tested item in this
+    part.
     """
 
     part: str
@@ -189,7 +192,7 @@ class Part(Document):
 
 
 class FewItems(Document):
-    """People with few items on their device, with and without adaptation to them."""
+    """Figures of people with few items on their device, with and without local adaptation."""
 
     fewer_than: int
     people: int
@@ -200,7 +203,7 @@ class FewItems(Document):
 
 
 class Privacy(Document):
-    """What a run promises (`PrivacyReport`)."""
+    """The privacy guarantee of a run (`PrivacyReport`)."""
 
     epsilon: float | None = None
     epsilon_of_mechanism: float | None = None
@@ -221,14 +224,14 @@ class Privacy(Document):
 
 
 class Cost(Document):
-    """What one person of usual size sends in a round, and the time of a run's rounds."""
+    """The bytes that a person of median size sends per round, and the seconds of all rounds."""
 
     bytes_sent: int | None = None
     seconds: float | None = None
 
 
 class Attacked(Document):
-    """The strongest attack on a run, and its audit, where there were any."""
+    """The strongest attack on a run and the audit of the run; None in fields without a result."""
 
     auc: float | None = None
     attack: str | None = None
@@ -237,7 +240,7 @@ class Attacked(Document):
     holds: bool | None = None
 
     def sentences(self) -> list[str]:
-        """Return it as sentences without a full stop."""
+        """Return the results as sentences without a full stop."""
         lines = []
         if self.epsilon_lower is not None:
             least, most = at_least(self.epsilon_lower), epsilon_text(self.epsilon_ledger)
@@ -250,20 +253,20 @@ class Attacked(Document):
 
 
 def verdict(epsilon: float | None, holds: bool | None) -> str:
-    """Return whether the epsilon of a ledger agrees with an audit."""
+    """Return whether the epsilon of a ledger agrees with an audit, as text."""
     if epsilon is None and holds is not False:
         return "nothing is promised"
     return "holds" if holds else "does NOT hold"
 
 
 class Evaluation(Figures, OfRun):
-    """`evaluation.json`: figures on the test people, and the references of the same run.
+    """`evaluation.json`: figures for the test people, of the run and of reference recommenders.
 
-    `differences` are ours minus each reference's, paired over people. `by_items` are people by the
-    number of items on their device, `by_popularity` tested items by how popular they are in
-    training. `references_left_out` says why references are not there.
-    `config` and `people` (the figures of each
-    person) are known only where it was evaluated in this process.
+    `differences` are the run's Hits@k minus those of each reference, paired over people. `by_items`
+    has people grouped by the number of items on their device. `by_popularity` has tested items
+    grouped by their popularity in the training data. `references_left_out` gives the reason for
+    each missing reference. `config` and `people` (the figures of each person) are in no file, so
+    they are None unless the evaluation was made in this process.
     """
 
     data_name: str = ""
@@ -283,41 +286,43 @@ class Evaluation(Figures, OfRun):
     _people: People | None = PrivateAttr(default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the keys and values of the file; what it is of comes before its figures."""
+        """Return the keys and values of the file, with recipe, data and seed first."""
         values = super().as_json()
         first = ("recipe", "data", "data_name", "seed", "users")
         return {key: values[key] for key in first if key in values} | values
 
     def keep(self, config: RunSettings, people: People) -> None:
-        """Keep the settings of the run and the figures of each person, which no file has."""
+        """Store the settings of the run and the figures of each person in this object."""
         self._config, self._people = config, people
 
     @property
     def config(self) -> RunSettings | None:
-        """The settings of the run."""
+        """The settings of the run; None if the evaluation was read from a file."""
         return self._config
 
     @property
     def people(self) -> People | None:
-        """The figures of each person."""
+        """The figures of each person; None if the evaluation was read from a file."""
         return self._people
 
     @property
     def recommenders(self) -> dict[str, Figures]:
-        """Ours and the references, by name."""
+        """The figures of the run and of the references, by name."""
         return {self.recipe: self, **self.references}
 
     @property
     def title(self) -> str:
-        """What it is of, in a few words."""
+        """The recipe, the data and the number of people tested, as text."""
         people = f"{self.users.test:,} people tested"
         return f"Hits@k of {short(self.recipe)} on {short(self.data)}, {people}"
 
     def frame(self) -> "pl.DataFrame":
-        """Return the figures as a frame: a row for each recommender and k.
+        """Return the figures as a frame with one row for each recommender and k.
 
-        Columns: name, k, hits, ndcg, list_ndcg, new_only (hits of items that the device lacks) and,
-        where the protocol has it, recall; low and high are the interval of hits, where it is known.
+        The columns are name, k, hits, ndcg, list_ndcg, new_only, low and high. `new_only` has the
+        Hits@k of items that the device lacks. `low` and `high` are the ends of the interval of
+        `hits`. There is also a column recall if the protocol has it. Columns without known values
+        may be missing.
         """
         import polars as pl
 
@@ -345,7 +350,7 @@ class Evaluation(Figures, OfRun):
 
 
 class Area(Document):
-    """A figure with its interval."""
+    """A figure with the ends of its interval."""
 
     value: float
     low: float | None
@@ -353,10 +358,12 @@ class Area(Document):
 
 
 class Kind(Document):
-    """One kind of attack: how well it tells members from others.
+    """The result of one kind of attack: how well it separates members from other people.
 
-    `curve` is its ROC, `allowed` what epsilon allows after so many `trainings`. `members` and
-    `others` are how many there were of each, and `printed` the paper's figure.
+    A member is a person who took part in the training. `members` and `others` are the numbers of
+    people that the attack guesses about. `curve` is the ROC curve of the attack. `allowed` is the
+    highest ROC curve that epsilon allows after `trainings` trainings. `printed` is the figure in
+    the paper.
     """
 
     auc: Area | None = None
@@ -372,7 +379,7 @@ class Kind(Document):
     auc_allowed: float | None = None
 
     def can_tell(self, rate: float) -> bool:
-        """Return whether a false-positive rate can be told: one of n others is a share of 1/n.
+        """Return whether a false-positive rate can be measured: with n others it is at least 1/n.
 
         >>> Kind(others=75).can_tell(0.01), Kind(others=100).can_tell(0.01)
         (False, True)
@@ -381,14 +388,14 @@ class Kind(Document):
 
 
 class Share(Document):
-    """How many of the items that a server names are right, and how many of a person's it names."""
+    """Precision and recall of the items that a server infers for a person."""
 
     precision: float | None
     recall: float | None = None
 
 
 class ServerView(Document):
-    """What a curious server reads off the contributions of one phase."""
+    """What a curious server infers from the contributions of people in one phase."""
 
     phase: str
     people: int
@@ -398,7 +405,7 @@ class ServerView(Document):
 
 
 class Attacks(Document):
-    """The kinds of attacks that were tried."""
+    """The results of the attacks by kind; None for a kind that was not tried."""
 
     paper: Kind | None = None
     loss: Kind | None = None
@@ -409,7 +416,7 @@ class Attacks(Document):
 
 
 class Attack(OfRun):
-    """`attack.json`: what attacks on a run reached."""
+    """`attack.json`: the results of attacks on a run."""
 
     epsilon: float | None = None
     delta: float | None = None
@@ -418,11 +425,12 @@ class Attack(OfRun):
 
 
 class Audit(OfRun):
-    """`audit.json`: what planted people prove about epsilon.
+    """`audit.json`: a lower bound on epsilon from a training with made-up people (canaries).
 
-    `epsilon_most` is the largest lower bound that so many canaries can give by the ROC area; None
-    where nothing is promised. If the ledger is above it, only `findings` can contradict the ledger:
-    mistakes that need no statistics. `allowed` is the ROC curve that the ledger allows.
+    `epsilon_most` is the largest lower bound that this number of canaries can give by the area
+    under the ROC curve. It is None if the ledger promises nothing. If the ledger's epsilon is
+    larger, only `findings` can contradict the ledger. Findings are errors that are seen without
+    statistics. `allowed` is the highest ROC curve that the ledger's epsilon allows.
     """
 
     canaries: int
@@ -443,14 +451,15 @@ class Audit(OfRun):
 
     @property
     def verdict(self) -> str:
-        """Whether what the ledger says agrees with the audit."""
+        """Whether the epsilon of the ledger agrees with the audit, as text."""
         return verdict(self.epsilon_ledger, self.holds)
 
 
 def summary(attack: Attack | None, audit: Audit | None) -> Attacked | None:
-    """Return the strongest attack and the audit of a run; None if there were none.
+    """Return the strongest attack and the audit of a run; None if neither was made.
 
-    Two trainings are left out: they cost more than this run, and its epsilon does not bound them.
+    The attack on two trainings is left out. Two trainings cost more epsilon than this run, so the
+    epsilon of this run does not bound that attack.
     """
     found = Attacked()
     if attack is not None:
@@ -466,14 +475,14 @@ def summary(attack: Attack | None, audit: Audit | None) -> Attacked | None:
 
 
 class Listed(Document):
-    """An item of an example person's list; a hit is one of her hidden likes."""
+    """An item in the list of an example person; `hit` is true if it is one of her hidden likes."""
 
     title: str
     hit: bool
 
 
 class Example(Document):
-    """A person of public data: titles that she liked, how many more, and her list."""
+    """An example person from public data: the titles that she liked, and her list."""
 
     liked: list[str]
     more: int
@@ -482,13 +491,13 @@ class Example(Document):
 
 
 class Examples(Document):
-    """`examples.json`, of public data alone."""
+    """`examples.json`: example people, from public data only."""
 
     examples: list[Example]
 
 
 class Step(Document):
-    """How far something is, inside a round or an evaluation."""
+    """The progress of a step inside a round or an evaluation."""
 
     what: str
     done: int
@@ -497,14 +506,14 @@ class Step(Document):
 
 
 class Memory(Document):
-    """The memory of a process, in bytes."""
+    """The current and the peak memory of a process, in bytes."""
 
     now: int
     peak: int
 
 
 class Progress(Document):
-    """`progress.json` of a training."""
+    """`progress.json`: the progress of a training."""
 
     stages: list[str] | None = None
     of: int | None = None
@@ -529,14 +538,14 @@ class WatchedSettings(Document):
 
 
 class RoundLine(Document):
-    """A line of `rounds.jsonl`."""
+    """A line of `rounds.jsonl`: the number and the stage of a round."""
 
     round: int
     stage: str = ""
 
 
 class RoundFigures(RoundLine):
-    """A line of `simulation/rounds.jsonl`: what a round did, from raw data."""
+    """A line of `simulation/rounds.jsonl`: the figures of a round, from raw data."""
 
     stage: str
     seconds: float

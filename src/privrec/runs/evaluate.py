@@ -1,8 +1,8 @@
-"""Figures of a model on the people who are tested, or on those who validate.
+"""Figures of a model for the test people or for the validation people.
 
-The figures of each person are kept too, so that two evaluations can be paired over people. They are
-computed from raw data and lie in `simulation/`. A person is known by her number, which is a hash of
-her id.
+The figures of each person are also written, so that two evaluations can be compared person by
+person. They are computed from raw data and are kept in `simulation/`. In these files a person is
+identified by a number, which is a hash of her id.
 """
 
 import math
@@ -33,17 +33,17 @@ from privrec.simulate.cost import usual_person
 from privrec.types import F64, IntArray, OnProgress, Params
 
 FEW_ITEMS = 20
-"""The paper calls people with fewer items inactive."""
+"""People with fewer items are called inactive in the paper."""
 VALIDATED = 5_000
-"""How many validation people a round's figures are of, the first ones: a look every few rounds must
-stay cheap where there are hundreds of thousands. Of 5,000, a share of 0.2 has a standard error of
-0.006."""
+"""The figures of a round are computed for at most this many validation people, the first ones. This
+keeps them fast for data sets with hundreds of thousands of people. With 5,000 people, a share of
+0.2 has a standard error of 0.006."""
 
 
 class Asked(BaseModel):
-    """What an evaluation is to test, beside the run itself.
+    """The options of an evaluation.
 
-    `references` are names; None means all that fit into `memory_gb` together.
+    `references` are names; None means all references that fit into `memory_gb` together.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -55,7 +55,7 @@ class Asked(BaseModel):
 
 
 def checked_asked(**given: object) -> Asked:
-    """Return what is asked of an evaluation; the first wrong argument is raised as one line."""
+    """Return the options of an evaluation; raise `SettingsError` for a wrong one."""
     try:
         return Asked.model_validate(given)
     except ValidationError as error:
@@ -104,7 +104,10 @@ def _evaluation(
     references: dict[str, Tested],
     fitted: Fitted,
 ) -> Evaluation:
-    """Return what was measured as a document; `references` loses the figures without adaptation."""
+    """Return the measured figures as a document.
+
+    The figures of the model without local adaptation are removed from `references`.
+    """
     config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
     few = references.pop(_UNADAPTED, None)
     with_recall = protocol.name != "halves"
@@ -164,7 +167,7 @@ def _few_items(adapted: EvalReport, unadapted: EvalReport | None) -> FewItems:
 
 
 def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
-    """Return the figures of people by the number of items on their device."""
+    """Return the figures of people grouped by the number of items on their device."""
     return [
         Group(
             least=int(ours.items[who].min()),
@@ -179,7 +182,7 @@ def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
 
 
 def _parts(ours: Tested, references: Mapping[str, Tested], surprise: F64) -> list[Part]:
-    """Return the figures of tested items by how popular they are in training."""
+    """Return the figures of tested items grouped by popularity in the training data."""
     sizes = np.bincount(parts_of(surprise), minlength=len(PARTS))
     return [
         Part(
@@ -208,13 +211,14 @@ _RULES = {
 
 
 def warnings_of(evaluation: Evaluation) -> list[str]:
-    """Return a sentence for each simple rule that a run with noise is not clearly better than.
+    """Return warnings for a run with noise that is not clearly better than a simple rule.
 
-    The rules are a person's own items first, over all items, and what is popular, over items that
-    are new to her. Where nobody is tested on her own items, the two are the same, and one sentence
-    is enough. Noise is spoken of only where the run is worse: an interval that reaches above 0 may
-    have too few people behind it. A rule that was not tested is named. A run without noise gets no
-    sentence.
+    There are two rules. `own-items` ranks a person's own items first, and is compared on all items.
+    `popularity` ranks by popularity, and is compared on the items that are new to a person. If no
+    own items are tested, both rules give the same lists, and one sentence is enough. The advice to
+    use more people or more epsilon is given only if the run is clearly worse. If the interval of
+    the difference contains 0, there may just be too few test people. A rule that was not tested is
+    also named. A run without noise gets no warning.
     """
     references, new = evaluation.references, evaluation.new_only
     if not evaluation.privacy.has_noise or new is None:
@@ -243,7 +247,7 @@ def warnings_of(evaluation: Evaluation) -> list[str]:
 
 
 def _are_same(references: Mapping[str, Figures]) -> bool:
-    """Return whether own items first changes nothing, because no own item is tested."""
+    """Return whether both rules have the same Hits@k, because no own item is tested."""
     return references[_OWN].hits == references[_POPULAR].hits
 
 
@@ -259,13 +263,13 @@ def _sentence(where: str, rule: str, hits: tuple[float, float], by: Difference) 
 
 
 def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
-    """Return the run as another protocol tests it; its own where nothing else is asked for.
+    """Return the plan of the run with another evaluation protocol, or with its own by default.
 
-    What the run was trained on stays as it is, so a protocol is allowed only where nobody who
-    trained can have trained on what it tests.
+    The training data stays the same. So a protocol is allowed only if its test lines cannot have
+    been training data of the run.
 
     Raises:
-        SettingsError: Somebody may have, or the data does not have what the protocol needs.
+        SettingsError: Test lines may be training data, or the data lacks what the protocol needs.
     """
     own = prepared.task.protocol
     asked, default = resolve(name or own.name, None, prepared.task.whole)
@@ -279,19 +283,19 @@ def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
             f" everybody trained, perhaps on lines that others would test; got {asked!r}"
         )
     _, among = resolve(asked, candidates or default, prepared.task.whole)
-    # Nobody who is tested held lines back for validation: that was done by other people.
+    # Test people hold no lines back for validation; only validation people do.
     protocol = Protocol(
         name=asked, candidates=among, seed=prepared.task.settings.seed, validation_share=0.0
     )
     split = prepared.task.split
     if asked == "files":
-        # Nobody can train on a line of the test file: everybody may be tested on it.
+        # No run trains on lines of the test file, so everybody may be tested on them.
         split = replace(split, test=np.arange(prepared.task.whole.n_clients))
     return replace(prepared, task=replace(prepared.task, protocol=protocol, split=split))
 
 
 def ending_of(prepared: Plan, tested: Plan) -> str:
-    """Return what the names of an evaluation's files end in: "" for the run's own protocol."""
+    """Return the end of the evaluation's file names: "" for the run's own protocol."""
     own, other = prepared.task.protocol, tested.task.protocol
     if (own.name, own.candidates) == (other.name, other.candidates):
         return ""
@@ -301,7 +305,7 @@ def ending_of(prepared: Plan, tested: Plan) -> str:
 
 
 def nobody_to_test(prepared: Plan) -> str:
-    """Return that nobody was drawn to be tested, and what would draw somebody; "" if there is."""
+    """Return a message if there are no test people, with a remedy; "" if there are some."""
     if len(prepared.task.split.test):
         return ""
     config, people = prepared.task.settings, prepared.task.whole.n_clients
@@ -314,7 +318,7 @@ def nobody_to_test(prepared: Plan) -> str:
 
 
 _OURS, _UNADAPTED = "ours", "unadapted"
-"""No reference has one of these names."""
+"""Names of the run's model, with and without adaptation. No reference has such a name."""
 
 
 def _fitted(prepared: Plan, asked: Asked, on_progress: OnProgress | None) -> Fitted:
@@ -354,7 +358,7 @@ def _measure(
 
 
 def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[[int], None]:
-    """Return what is told how many more are done."""
+    """Return a callback that takes the number of further people done and reports the total."""
     done = 0
 
     def advance(count: int) -> None:
@@ -366,10 +370,10 @@ def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[
 
 
 def bytes_sent(prepared: Plan, params: Params) -> int:
-    """Return the bytes of the largest message of the person of usual size; 0 if nobody sends any.
+    """Return the bytes of the largest message of a person of median size; 0 if no messages.
 
-    The message is the one that a round would ask for with these parameters, as it goes over the
-    wire without masks.
+    The message is her contribution to a round with these parameters. It is counted as it is sent,
+    but without the masks of secure summation.
     """
     sizes = [0]
     for stage in prepared.stages():
@@ -385,9 +389,9 @@ def bytes_sent(prepared: Plan, params: Params) -> int:
 
 
 def validate(prepared: Plan, params: Params, most: int = VALIDATED) -> dict[str, Any]:
-    """Return Hits@k on the first `most` validation people, as a line about a round has it.
+    """Return Hits@k for the first `most` validation people, as values for the line of a round.
 
-    `validation` has the figures by k, `validation_interval` their 95 % ends over people.
+    `validation` has the figures by k. `validation_interval` has the ends of their 95 % intervals.
     """
     view = prepared.task.protocol.validating(prepared.task.whole)
     scorers = {_OURS: prepared.ranker(params)}
@@ -402,20 +406,20 @@ def validate(prepared: Plan, params: Params, most: int = VALIDATED) -> dict[str,
 
 
 def report_progress(on_progress: OnProgress | None, what: str, done: int, total: int) -> None:
-    """Say how far something is, to whoever wants to know."""
+    """Call `on_progress` if it is not None."""
     if on_progress is not None:
         on_progress(what, done, total)
 
 
 _OF_REFERENCE = "hits of "
 _NEAR = 1e-5
-"""How far the means of figures in 32 bits may be off."""
+"""The allowed error of means when figures are stored as 32-bit floats."""
 
 
 def people_of(tested: Tested, references: Mapping[str, Tested]) -> People:
     """Return the figures of each person.
 
-    `references` are what the references reached for the same people.
+    `references` are the figures of the references for the same people.
     """
     return People(
         ids=tested.ids,
@@ -427,13 +431,13 @@ def people_of(tested: Tested, references: Mapping[str, Tested]) -> People:
 
 
 def tested_path(evaluation: Path) -> Path:
-    """Return where the figures of each person are, beside an `evaluation….json`."""
+    """Return the path of the figures of each person, beside an `evaluation….json`."""
     ending = evaluation.stem.removeprefix("evaluation")
     return evaluation.with_name(f"tested{ending}.safetensors")
 
 
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Write an `evaluation….json`, and beside it the figures of each person, in 32 bits."""
+    """Write `evaluation….json` and, beside it, the figures of each person as 32-bit floats."""
     if (people := evaluation.people) is not None:
         arrays: dict[str, npt.NDArray[Any]] = {
             "ids": people.ids,
@@ -447,10 +451,10 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_people(evaluation: Path, hits: Mapping[int, float]) -> People | None:
-    """Return the figures of each person; None if there is no whole file of them.
+    """Return the figures of each person; None if the file is missing or incomplete.
 
-    `hits` are the Hits@k in the `evaluation….json`. They must be the means of the figures, which
-    belong to another evaluation otherwise.
+    `hits` are the Hits@k in the `evaluation….json`. They must equal the means of the figures.
+    Otherwise the figures belong to another evaluation, and an error is raised.
     """
     path = tested_path(evaluation)
     if not path.is_file():

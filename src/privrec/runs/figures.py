@@ -1,4 +1,4 @@
-"""Figures as text: with their interval, in small tables, and in sentences that warn of a run."""
+"""Figures as text: numbers with their intervals, and small tables."""
 
 import math
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ def without_advice(warnings: Sequence[str]) -> list[str]:
 
 
 def around(difference: Difference) -> str:
-    """Return the interval around a difference, as text that follows it.
+    """Return the interval around a difference, as text that follows the difference.
 
-    It is the longer of the two arms. Where that would say that the difference may be 0 although
-    the interval does not hold 0, it is the two ends.
+    The text is ± and the larger distance from the difference to an end. If this symmetric interval
+    would contain 0 but the real interval does not, the text shows the two ends.
 
     >>> around(Difference(by=0.067, low=-0.001, high=0.131))
     ' ± 0.068'
@@ -34,7 +34,7 @@ def around(difference: Difference) -> str:
 
 
 def signed_with_arm(difference: Difference | None) -> str:
-    """Return a difference with its sign and its interval, for a table; "" if there is none.
+    """Return a difference with its sign and interval, for a table; "" if there is none.
 
     >>> signed_with_arm(Difference(by=-0.02, low=-0.03, high=-0.01))
     '-0.020 ± 0.010'
@@ -64,14 +64,14 @@ def digits(value: float) -> str:
 
 
 def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
-    """Return the longer arm of the interval around a figure as text; "" if there is none."""
+    """Return the larger distance from a figure to an end of its interval; "" if not known."""
     if value is None or ends is None:
         return ""
     return digits(max(value - ends[0], ends[1] - value))
 
 
 def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
-    """Return a figure with the longer arm of its interval; alone where that is not known.
+    """Return a figure and its larger distance to an end of its interval, if known.
 
     >>> figure_and_arm(0.385, (0.376, 0.393)), figure_and_arm(0.294, None)
     ('0.385 ± 0.009', '0.294')
@@ -81,7 +81,7 @@ def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
 
 
 _LEAST = 1e-9
-"""What is smaller is an error of rounding."""
+"""Smaller numbers are rounding errors and are shown as 0.000."""
 
 
 KINDS = {
@@ -91,7 +91,7 @@ KINDS = {
     "sums": "published sums",
     "twice": "two trainings",
 }
-"""Attacks that tell members from others, by their name in `attack.json`: their name in words."""
+"""The kinds of membership attacks in `attack.json`, with their names for people."""
 
 
 def at_least(epsilon: float) -> str:
@@ -100,11 +100,11 @@ def at_least(epsilon: float) -> str:
 
 
 _MOST = 8
-"""Rows that an object shows as text. Chosen by hand."""
+"""The number of rows that an object shows as text. Chosen by hand."""
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as lines of text, its first rows alone if there are many."""
+    """Return a table as lines of text, with at most `_MOST` rows."""
     shown = [[short(cell, 40) for cell in row] for row in [columns, *rows[:_MOST]]]
     widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
     lines = [
@@ -116,14 +116,14 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def is_papers_protocol(protocol: str, candidates: str) -> bool:
-    """Return whether figures were found as the paper found its own."""
+    """Return whether people were tested by the same protocol as in the paper."""
     return (protocol, candidates) == ("halves", "unseen")
 
 
 def printed_hits(data: str, protocol: str, candidates: str) -> dict[str, dict[int, float]]:
-    """Return Hits@k that the paper prints for a data set, by the name of a row for them.
+    """Return the paper's Hits@k for a data set, by row name and k.
 
-    There are none where people were not tested in the paper's way.
+    The mapping is empty if the protocol differs from the paper's.
     """
     printed = PRINTED_HITS.get(data, {}) if is_papers_protocol(protocol, candidates) else {}
     return {
@@ -132,18 +132,18 @@ def printed_hits(data: str, protocol: str, candidates: str) -> dict[str, dict[in
 
 
 def protocol_words(protocol: str, candidates: str) -> str:
-    """Return how people were tested, for a title; "" where it was the paper's way."""
+    """Return the evaluation protocol as text for a title; "" for the paper's protocol."""
     among = f", {protocol} among {candidates} items"
     return "" if is_papers_protocol(protocol, candidates) else among
 
 
 def figure(value: float | None, decimals: int = 3) -> str:
-    """Return a figure as text; a dash if nothing was tested."""
+    """Return a figure as text; a dash if it is None."""
     return "-" if value is None else f"{value:.{decimals}f}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words.
+    """Return a duration in seconds as text.
 
     >>> duration(0.004), duration(42.2), duration(250), duration(9000)
     ('0.004 s', '42 s', '4 min', '2.5 h')

@@ -1,19 +1,24 @@
-"""The run folder: the files of a run. A killed run loses only time: it can be resumed.
+"""The run folder: the files of a run. If a training is killed, it can be resumed from these files.
 
-The folder itself has the files that may be released: `config.toml`, which is written first and
-never changed; `catalogue.json`; `ledger.jsonl`, with a line per release that is on the disk before
-the release is used (`ledger.py`); `rounds.jsonl`, with a line per round; `params.safetensors`,
-which marks a finished run; and `privacy.html`, the page that states the guarantee. During a run,
-`checkpoint.safetensors` has the whole server state, and the best state by validation if the recipe
-keeps one. `published-N.safetensors` has the published sum of round N until a checkpoint includes
-it.
+The top level has the files that may be released:
+
+- `config.toml`: the settings; it is written first and never changed.
+- `catalogue.json`: the items.
+- `ledger.jsonl`: one line per release. It is flushed to disk before the release is used
+  (`ledger.py`).
+- `rounds.jsonl`: one line per round.
+- `params.safetensors`: the final parameters. If this file exists, the run is finished.
+- `privacy.html`: the page that states the privacy guarantee.
+- `checkpoint.safetensors`: during a run, the whole server state, and the best state by validation
+  if the recipe keeps one.
+- `published-N.safetensors`: the published sum of round N, until a checkpoint includes it.
 
 `simulation/` has the files that are computed from raw data: the fingerprint of the data, losses,
-counts and timings, validation, evaluation, attacks, audits, report. No guarantee covers them. Its
-`progress.json` has the progress of a training. That file is written at most a few times a second,
-and not flushed to the disk, because nothing depends on it.
+counts and timings, validation, evaluation, attacks, audits and the report. No guarantee covers
+these files. `progress.json` in `simulation/` has the progress of a training. It is written at most
+a few times per second. It is not flushed to disk, because nothing depends on it.
 
-A run in Python without a folder has a temporary one, which is removed with its object.
+A run in Python without a folder has a temporary folder, which is removed with the `Run` object.
 """
 
 import contextlib
@@ -51,7 +56,7 @@ _TEMPORARY = ".tmp"
 
 
 class _File:
-    """A file of a run folder, by its path in the folder."""
+    """The path of a file in a run folder, as an attribute of `RunFolder`."""
 
     def __init__(self, inside: str) -> None:
         self._inside = inside
@@ -66,13 +71,13 @@ class _File:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class RunFolder:
-    """The files of one run. A temporary folder is removed with this object."""
+    """The files of one run. If the folder is temporary, it is removed with this object."""
 
     path: Path
     is_temporary: bool = field(default=False, compare=False)
 
     def __deepcopy__(self, memo: object) -> "RunFolder":
-        return self  # A copy would not keep a temporary folder.
+        return self  # A temporary folder is removed with the original, so do not copy.
 
     config_path = _File("config.toml")
     """The settings."""
@@ -83,7 +88,7 @@ class RunFolder:
     ledger_path = _File("ledger.jsonl")
     """One JSON line per release."""
     checkpoint_path = _File("checkpoint.safetensors")
-    """The server's state after some round."""
+    """The server's state after the last round that was saved."""
     params_path = _File("params.safetensors")
     """The parameters of a finished run."""
     privacy_path = _File("privacy.html")
@@ -91,32 +96,32 @@ class RunFolder:
     data_path = _File("simulation/data.json")
     """The fingerprint of the data that the run began with."""
     choice_path = _File("simulation/choice.txt")
-    """One line with the settings that the recipe chose by itself."""
+    """One line with the settings that the recipe chose automatically."""
     figures_path = _File("simulation/rounds.jsonl")
     """One JSON line per round with its loss, counts and timings, computed from raw data."""
     evaluation_path = _File("simulation/evaluation.json")
-    """The figures of the final report."""
+    """The figures on the test people."""
     attack_path = _File("simulation/attack.json")
     """The results of attacks on the run."""
     audit_path = _File("simulation/audit.json")
     """The results of an audit of the run."""
     report_path = _File("simulation/report.html")
-    """The report as a web page."""
+    """The report as an HTML page."""
     progress_path = _File("simulation/progress.json")
     """The progress of a training."""
 
     def published_path(self, round_index: int) -> Path:
-        """The published sum of a round, until a checkpoint includes it."""
+        """The published sum of a round. It is removed once a checkpoint includes it."""
         return self.path / f"published-{round_index}.safetensors"
 
 
 def create_run(
     path: Path, config: RunSettings, catalogue: str, fingerprint: str | None
 ) -> RunFolder:
-    """Return a new run folder; raise if it has more than what a killed process left behind.
+    """Return a new run folder; raise if the folder has more files than a killed start can leave.
 
-    `catalogue` is JSON. `fingerprint` is that of the data: the run can only resume on the same
-    data. A server in a network has no data and no fingerprint of it.
+    `catalogue` is JSON. `fingerprint` is the hash of the data: the run can only resume on the same
+    data. It is None for a server in a network, which has no data.
     """
     check_free(path)
     is_new = not path.exists()
@@ -124,7 +129,7 @@ def create_run(
     with file_errors(path, "write"):
         folder.data_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     clear_leftovers(folder)
-    # The format is the last line: a truncated file is recognised by its absence.
+    # The format is the last line, so a file without it was truncated.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
         if fingerprint is not None:
@@ -151,24 +156,24 @@ def is_untouched(path: Path) -> bool:
 
 
 def clear_leftovers(folder: RunFolder) -> None:
-    """Remove the temporary files that a killed process left behind."""
+    """Remove the temporary files that a killed process left."""
     for place in (folder.path, folder.path / SIMULATION):
         for path in filter(_is_temporary, place.iterdir() if place.is_dir() else ()):
             path.unlink(missing_ok=True)
 
 
 def mark_data(folder: RunFolder, fingerprint: str) -> None:
-    """Write the fingerprint of the training data, by which a later evaluation can check it."""
+    """Write the fingerprint of the training data, so that later commands can check the data."""
     write_whole(folder.data_path, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")
 
 
 def has_data_mark(folder: RunFolder) -> bool:
-    """Return whether the run has a fingerprint of its data, readable or not."""
+    """Return whether the fingerprint file exists, even if it cannot be read."""
     return os.path.lexists(folder.data_path)
 
 
 def check_data(folder: RunFolder, fingerprint: str) -> None:
-    """Raise unless the data is exactly the data that the run began with."""
+    """Raise unless the fingerprint equals that of the data that the run started with."""
     try:
         began = json.loads(folder.data_path.read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -184,7 +189,7 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
 
 
 def read_run(path: Path) -> tuple[RunFolder, dict[str, object]]:
-    """Return an existing run folder and its settings, as they were written."""
+    """Return an existing run folder and the unchecked settings in its `config.toml`."""
     folder = RunFolder(path=path)
     if not folder.config_path.is_file():
         raise RunFolderError(f"{path} {no_run(path)}")
@@ -196,7 +201,7 @@ def read_run(path: Path) -> tuple[RunFolder, dict[str, object]]:
 
 
 def settings_in(folder: RunFolder, content: bytes) -> dict[str, object]:
-    """Return the settings in the content of a `config.toml`, as they were written."""
+    """Return the unchecked settings in the content of a `config.toml`."""
     try:
         values = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
@@ -214,7 +219,7 @@ def settings_in(folder: RunFolder, content: bytes) -> dict[str, object]:
 
 
 def no_run(path: Path) -> str:
-    """Return why a path is not a run folder, and a similar path that was perhaps meant."""
+    """Return the reason why a path is not a run folder, and a similar existing path."""
     with file_errors(path, "read"):
         if not path.exists():
             there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -229,7 +234,7 @@ def no_run(path: Path) -> str:
 def read_settings(
     path: Path, check: Callable[[Mapping[str, object]], RunSettings]
 ) -> tuple[RunFolder, RunSettings]:
-    """Return an existing run folder and its settings, as `check` returns or refuses them."""
+    """Return an existing run folder and its settings after `check` has validated them."""
     folder, values = read_run(path)
     try:
         return folder, check(values)
@@ -238,14 +243,14 @@ def read_settings(
 
 
 def read_catalogue(folder: RunFolder) -> Catalogue:
-    """Return the catalogue that a run was begun with."""
+    """Return the catalogue of the run."""
     path = folder.catalogue_path
     with file_errors(path, "read"):
         return from_json(path.read_bytes(), str(path))
 
 
 def append_round(folder: RunFolder, line: RoundFigures, *, figures: bool) -> None:
-    """Add a line to `rounds.jsonl`, and with `figures` one to `simulation/rounds.jsonl`."""
+    """Append a line to `rounds.jsonl` and, if `figures`, one to `simulation/rounds.jsonl`."""
     lines: dict[Path, RoundLine] = {
         folder.rounds_path: RoundLine(round=line.round, stage=line.stage),
         **({folder.figures_path: line} if figures else {}),
@@ -256,7 +261,7 @@ def append_round(folder: RunFolder, line: RoundFigures, *, figures: bool) -> Non
 
 
 def read_rounds(path: Path, kind: type[AnyRound]) -> list[AnyRound]:
-    """Return the lines of a `rounds.jsonl`, without a last line that a kill cut short."""
+    """Return the lines of a `rounds.jsonl`, without an incomplete last line."""
     if not path.is_file():
         return []
     lines: list[AnyRound] = []
@@ -278,7 +283,7 @@ def read_rounds(path: Path, kind: type[AnyRound]) -> list[AnyRound]:
 
 
 def keep_rounds(folder: RunFolder, before: int) -> None:
-    """Cut both `rounds.jsonl` back to the rounds before the given one."""
+    """Remove all lines of rounds >= `before` from both `rounds.jsonl` files."""
     for path, kind in ((folder.rounds_path, RoundLine), (folder.figures_path, RoundFigures)):
         if path.is_file():
             kept = [line.as_json() for line in read_rounds(path, kind) if line.round < before]
@@ -286,7 +291,7 @@ def keep_rounds(folder: RunFolder, before: int) -> None:
 
 
 def published_rounds(folder: RunFolder) -> set[int]:
-    """Return the rounds whose published sum is on the disk, also under its temporary name."""
+    """Return the rounds whose published sum is on disk, also under a temporary name."""
     names = [path.name.split(".") for path in folder.path.glob("*published-*")]
     stems = [part for parts in names for part in parts if part.startswith("published-")]
     numbers = [stem.removeprefix("published-") for stem in stems]
@@ -294,7 +299,7 @@ def published_rounds(folder: RunFolder) -> set[int]:
 
 
 def played_rounds(folder: RunFolder) -> int:
-    """Return the least number of rounds played, by the checkpoint and the final parameters."""
+    """Return the number of rounds in the checkpoint or final parameters, the larger one."""
     counts = [0]
     if folder.checkpoint_path.is_file():
         rounds: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
@@ -306,7 +311,7 @@ def played_rounds(folder: RunFolder) -> int:
 
 
 def _rounds_in(path: Path, rounds: Any) -> int:
-    """Return a number of rounds that a file has; raise if it is none."""
+    """Return a number of rounds that was read from a file; raise if it is no number."""
     try:
         return int(rounds)
     except (TypeError, ValueError, OverflowError) as error:
@@ -314,7 +319,7 @@ def _rounds_in(path: Path, rounds: Any) -> int:
 
 
 def drop_published(folder: RunFolder, before: int) -> None:
-    """Remove the published sums of rounds before the given one: the checkpoint includes them."""
+    """Remove the published sums of rounds < `before`, which the checkpoint includes."""
     for path in folder.path.glob("published-*.safetensors"):
         number = path.stem.removeprefix("published-")
         if number.isdecimal() and int(number) < before:
@@ -322,7 +327,7 @@ def drop_published(folder: RunFolder, before: int) -> None:
 
 
 def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
-    """Return the `evaluation.json` of a run folder, or that of another protocol."""
+    """Return the evaluation in a file of a run folder; `name` may be of another protocol."""
     folder, settings = read_run(path)
     place = folder.evaluation_path.with_name(name)
     evaluation = Evaluation.read(place)
@@ -337,9 +342,9 @@ def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
     """Write named arrays to a safetensors file, atomically."""
-    # All metadata in one entry, and names sorted: the same arrays are the same bytes.
+    # One metadata entry and sorted names: the same arrays always give the same bytes.
     entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
-    # Wider numbers come first, so that all of them are aligned.
+    # Arrays of wider numbers come first, so that every array is aligned.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     header: dict[str, object] = {"__metadata__": entry}
     end = 0
@@ -349,7 +354,7 @@ def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> Non
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    # Write one array at a time: `safetensors.numpy.save` needs twice their memory in addition.
+    # Write one array at a time: `safetensors.numpy.save` copies all arrays twice.
     parts = (np.asarray(arrays[name], order="C").tobytes() for name in names)
     write_whole(path, chain([len(text).to_bytes(8, "little"), text], parts))
 
@@ -360,7 +365,7 @@ _DTYPES = {
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
 }
-"""What safetensors calls the types of numbers."""
+"""The names of numpy's number types in safetensors files."""
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -382,7 +387,7 @@ def read_about(path: Path) -> dict[str, str]:
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file under a temporary name, flush it to disk, then rename it into place."""
+    """Write a file atomically: to a temporary name, flushed to disk, then renamed."""
     temporary, parts = temporary_name(path), [content] if isinstance(content, bytes) else content
     with file_errors(path, "write"):
         mode = 0o700 if path.parent.name == SIMULATION else 0o777
@@ -400,12 +405,12 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return the name under which this process writes a file before it is whole."""
+    """Return the name under which this process writes a file before it is complete."""
     return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
 
 
 def sync_folder(path: Path) -> None:
-    """Flush the names in a folder to the disk, so that a renamed file survives a power cut."""
+    """Flush the file names in a folder to disk, so that a renamed file survives a power cut."""
     place = os.open(path, os.O_RDONLY)
     try:
         os.fsync(place)
@@ -452,18 +457,18 @@ def file_errors(path: Path, verb: str) -> Iterator[None]:
 
 
 WRITE_SECONDS = 0.25
-"""The least time between two writes. Chosen by hand: a page asks once a second."""
+"""The least number of seconds between two writes. Chosen by hand: a page asks once per second."""
 Clock = Callable[[], float]
 
 
 class ProgressFile:
-    """Writes what is known to one file, not more often than `WRITE_SECONDS`.
+    """Writes the progress of a training to one file, at most once per `WRITE_SECONDS`.
 
-    A file that cannot be written is left alone: a training must not fail because of it.
+    Errors of writing are ignored: a training must not fail because of them.
     """
 
     def __init__(self, path: Path, *, clock: Clock = time.monotonic) -> None:
-        """Nothing is written yet."""
+        """Prepare the writer; no file is written yet."""
         self._path, self._clock, self._lock = path, clock, threading.Lock()
         self._written: float | None = None
         self._who = {
@@ -474,7 +479,7 @@ class ProgressFile:
         }
 
     def write(self, content: dict[str, object], *, now: bool = False) -> None:
-        """Write the content, unless something was written just before and it can wait."""
+        """Write the content; skip it if the last write was recent, unless `now` is true."""
         with self._lock:
             time_now = self._clock()
             if not now and self._written is not None and time_now - self._written < WRITE_SECONDS:
@@ -493,7 +498,7 @@ class ProgressFile:
 
 
 def is_alive(pid: int, mark: object) -> bool:
-    """Return whether the process with this number and mark still runs on this machine."""
+    """Return whether the process with this number and `process_mark` still runs here."""
     if (now := process_mark(pid)) is not None or Path("/proc/self").is_dir():
         return now is not None and now == mark
     try:
@@ -506,22 +511,22 @@ def is_alive(pid: int, mark: object) -> bool:
 
 
 def process_mark(pid: int) -> str | None:
-    """Return what tells a process from a later one with the same number; None if unknown.
+    """Return the start time of a process in ticks since boot; None if unknown.
 
-    It is the time at which the process began, in ticks since the machine did.
+    The same process number may be reused later. The start time tells the two processes apart.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The second field is a name in brackets, which may contain spaces and brackets.
+    # The second field is the name in brackets, which may contain spaces and brackets.
     return stat.rpartition(")")[2].split()[19]
 
 
 def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
-    """Return a new run folder that is removed when nothing holds the returned object any more.
+    """Return a new run folder that is removed when the returned object is garbage-collected.
 
-    At the latest it is removed at the end of the process, unless that is killed.
+    It is removed at the end of the process at the latest, unless the process is killed.
     """
     path = Path(tempfile.mkdtemp(prefix="privrec-"))
     try:
@@ -534,15 +539,16 @@ def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> RunF
 
 
 def discard(folder: RunFolder) -> None:
-    """Remove the folder of a training that failed, where it is temporary."""
+    """Remove the folder of a failed training if it is temporary."""
     if folder.is_temporary:
         shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def copied(folder: RunFolder, path: Path) -> RunFolder:
-    """Return a copy of a finished run's folder at `path`, where there must be nothing yet.
+    """Return a copy of a finished run's folder at `path`, which must not exist or be empty.
 
-    An unfinished run has no copy: two runs that go on from one ledger would publish twice.
+    An unfinished run is not copied: if both copies were resumed, both would publish sums, but each
+    ledger would count only its own.
     """
     if not folder.params_path.is_file():
         raise RunFolderError(f"{folder.path} is not finished: go on with it by --resume first")
@@ -562,13 +568,13 @@ def copied(folder: RunFolder, path: Path) -> RunFolder:
 
 
 def _remove(path: Path, owner: int) -> None:
-    # A forked process has copies of the objects, and must not remove what is not its own.
+    # A forked process has a copy of the object, but the folder belongs to its parent.
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def folder_path(name: str, given: object) -> Path | None:
-    """Return a folder that was given as text or as a path; None if none was."""
+    """Return a folder that is given as text or as a path; None if it is None."""
     if given is None:
         return None
     check_kind(name, given, (str, os.PathLike), "a path")

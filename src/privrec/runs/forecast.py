@@ -1,7 +1,7 @@
-"""How long a run would take on this machine and how much memory, from a short measured sample.
+"""Estimates the time and memory of a run on this machine from a short measured sample.
 
-Of each stage one round is played with some of its people, and thrown away: nothing is published or
-written, and nobody is asked who does not train or validate.
+For each stage, one round is computed with some of its people, and the result is thrown away.
+Nothing is published or written. Only people who train or validate are used.
 """
 
 import gc
@@ -35,22 +35,22 @@ from privrec.simulate.cost import NOISE_COPIES, multiply_speed, process_memory
 from privrec.types import IntArray, Params
 
 _FEWEST, _MOST, _TIMES = 16, 4096, 4
-"""People in the first sample of a round and in the largest one, and how samples grow."""
+"""The people in the smallest and the largest sample of a round, and the growth factor."""
 _AGAIN = 1.5
-"""A sample takes longer than one with fewer people by at most this, times their ratio, if nothing
-is compiled. Chosen by hand."""
+"""If a sample takes more than this factor times the expected time, a compilation is assumed. The
+expected time grows in proportion to the number of people. Chosen by hand."""
 _LONG = 5.0
-"""Seconds that a larger sample may take. Chosen by hand."""
+"""The seconds that a larger sample may take. Chosen by hand."""
 _TOO_LONG = 60.0
-"""Seconds from which on a call is not timed a second time, after whatever the first time had to
-compile. Compiling takes less. Chosen by hand."""
+"""A call that takes this many seconds is not timed a second time without its compilation.
+Compilation takes less time than this. Chosen by hand."""
 _LOOKED_AT = 128
-"""Validation people in a sample."""
+"""The number of validation people in a sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What one stage would take: seconds, or None if they were not estimated, and memory."""
+    """The estimated seconds (None: no estimate) and peak memory in bytes of one stage."""
 
     stage: str
     time_seconds: float | None
@@ -58,10 +58,10 @@ class Forecast:
 
 
 class _Sample(NamedTuple):
-    """What a sample of a stage tells: its seconds and memory, and parameters such as it leaves.
+    """The measurements of a stage: its seconds, its bytes, and its parameters after the sample.
 
-    `solving` are the seconds of what comes after its last round, of all; `published` the bytes of a
-    round's sum.
+    `seconds` is for all rounds of the stage. It includes `solving`, the seconds of the computation
+    after the last round. `published` is the size of a round's published sum in bytes.
     """
 
     seconds: float | None
@@ -72,7 +72,7 @@ class _Sample(NamedTuple):
 
 
 def forecast(prepared: Plan) -> tuple[Forecast, ...]:
-    """Return what each stage of a run would take on this machine."""
+    """Return the estimated time and memory of each stage of a run on this machine."""
     found: list[Forecast] = []
     params: Params | None = None
     for stage in prepared.stages():
@@ -86,14 +86,14 @@ def forecast(prepared: Plan) -> tuple[Forecast, ...]:
         params, seconds = sample.params, sample.seconds
         if seconds is not None:
             seconds += _of_validation(prepared, stage, params)
-        # The parameters are here already, before and after the sample; they are counted again.
+        # Subtract the parameters before and after the sample: `sample.bytes` includes them.
         peak = _process_without(state, params) + sample.bytes
         found.append(Forecast(stage=stage.name, time_seconds=seconds, peak_bytes=peak))
     return tuple(found)
 
 
 def of_choice(candidates: Sequence[Candidates]) -> Forecast:
-    """Return what it would take to choose among some candidates on this machine."""
+    """Return the estimated time and memory of comparing these candidates on this machine."""
     seconds, peak = 0.0, 0
     for some in candidates:
         params: Params | None = None
@@ -113,13 +113,13 @@ def of_choice(candidates: Sequence[Candidates]) -> Forecast:
 
 
 def _process_without(state: ServerState, params: Params) -> int:
-    """Return the memory of this process without the parameters before and after a sample."""
-    gc.collect()  # What the sample left behind is not part of the run.
+    """Return the bytes of this process without the parameters before and after a sample."""
+    gc.collect()  # Free the sample's objects, which are not part of the run.
     return max(0, process_memory() - _size((state.params, state.opt_state, params)))
 
 
 def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
-    """Return what all rounds of a phase take."""
+    """Return the measurements for all rounds of a phase."""
     before, _ = _timed(lambda: phase.device.prepare(state.params))
     phase.tell(state)
     telling, told = _timed(lambda: phase.tell(state))
@@ -128,7 +128,7 @@ def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     sample = Cohort(people, prepared.task.federation.take)
     run = partial(_total_of_first, phase, state, told, sample)
     compiling, asking, count, total = _grown(run, cohort)
-    # As if the whole cohort had answered: what the server computes may depend on how much there is.
+    # Scale the sum to the whole cohort: the server's computation may depend on its size.
     scale = cohort / max(count, 1)
     update = {name: np.asarray(leaf) * scale for name, leaf in total.update.items()}
     total = total._replace(update=update, clients=cohort)
@@ -165,7 +165,7 @@ def _total_of_first(
 
 
 def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
-    """Return what a training in one place takes."""
+    """Return the measurements for a stage that trains on all data in one place."""
     work = None if fit.work is None else fit.work(None)
     needed = 3 * _size((state.params, state.opt_state)) if work is None else work.bytes
     if fit.read is not None:
@@ -180,10 +180,11 @@ def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
 
 
 def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, Any]:
-    """Return the seconds of compiling `run`, those of `run(whole)`, and the largest sample.
+    """Return the seconds of compiling `run`, those of `run(whole)`, the largest count, its result.
 
-    A sample is followed by one of `_TIMES` as many people, as long as that would not take long. The
-    last two give the seconds for each person more; the rest of a round does not grow with people.
+    `run` is called with more and more people, by a factor of `_TIMES`, while that stays short. The
+    last two samples give the seconds per additional person. `run(whole)` is extrapolated from them,
+    because the rest of a round takes the same time for any number of people.
     """
     count = min(_FEWEST, whole)
     seconds, found = _timed(partial(run, count))
@@ -192,14 +193,14 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
         once = seconds
         seconds, found = _timed(partial(run, count))
         compiling = max(0.0, once - seconds)
-    # The slope is not known yet: a sample that is long by itself is as if each person were.
+    # The slope is not known yet. If this sample is long, assume time proportional to people.
     slope = 0.0 if seconds < _LONG else seconds / max(count, 1)
     while (more := min(_TIMES * count, whole, _MOST)) > count:
         if seconds + slope * (more - count) > _LONG:
             break
         del found
         longer, found = _timed(partial(run, more))
-        # More people do not explain it: something was compiled again.
+        # The larger number of people does not explain this time: something was compiled again.
         if longer > _AGAIN * _TIMES * seconds:
             once = longer
             longer, found = _timed(partial(run, more))
@@ -210,7 +211,7 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
 
 
 def _of_validation(prepared: Plan, stage: Stage, params: Params) -> float:
-    """Return the seconds of the looks at validation people between the rounds of a stage."""
+    """Return the seconds of all validations between the rounds of a stage."""
     config, people = prepared.task.settings, prepared.task.split.validation[:VALIDATED]
     looks = sum(config.validates_after(k, stage.rounds) for k in range(1, stage.rounds + 1))
     if not (looks and config.budget.shows_raw_figures and stage.ranks and len(people) and params):
@@ -221,32 +222,32 @@ def _of_validation(prepared: Plan, stage: Stage, params: Params) -> float:
 
 
 def _seconds_after(work: ServerWork | None) -> float | None:
-    """Return the seconds of what is computed after the last round; None if that is not counted."""
+    """Return the seconds of the computation after the last round; None if not estimated."""
     return work.multiply_adds / multiply_speed() if work and work.multiply_adds else None
 
 
 def _size(tree: Any) -> int:
-    """Return the bytes of all arrays; one that occurs twice counts once."""
+    """Return the bytes of all arrays; an array that occurs twice counts once."""
     arrays = {id(leaf): int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(tree)}
     return sum(arrays.values())
 
 
 def _some(people: IntArray, count: int) -> IntArray:
-    """Return some people in random order: the first ones of them are a sample too."""
+    """Return a random sample of people in random order, so its first part is also a sample."""
     return people[rng(0, 0, "forecast").choice(len(people), min(count, len(people)), replace=False)]
 
 
 def _timed_again(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the same as `_timed`, after whatever the first call had to compile."""
+    """Return the same as `_timed`, but without the time of the first call's compilation."""
     seconds, found = _timed(call)
     return _timed(call) if seconds < _TOO_LONG else (seconds, found)
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds of a call, and what it returns when that is computed."""
+    """Return the seconds of a call and its result, once the result is computed."""
     started = time.perf_counter()
     found = call()
-    # Else only what is computed later would be told.
+    # JAX returns before the arrays are computed, so wait for them.
     for leaf in jax.tree.leaves(getattr(found, "params", None)):
         leaf.block_until_ready()
     return time.perf_counter() - started, found

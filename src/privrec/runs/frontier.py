@@ -1,7 +1,7 @@
-"""Runs that are trained and tested for figures, and the curve of quality against privacy.
+"""Trains and tests several runs, and computes the curve of Hits@20 against epsilon.
 
-What is in the folder is not trained again. The noise of these runs is seeded, so that figures can
-be repeated. They protect nobody.
+Finished runs in the folder are not trained again. The noise of these runs comes from seeds, so that
+their figures can be repeated. These runs protect nobody.
 """
 
 import json
@@ -35,11 +35,11 @@ _K = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Mean Hits@k over the seeds at one asked-for ε (None: no noise).
+    """Mean Hits@k over the seeds at one requested ε (None: no noise).
 
-    `epsilon_of_mechanism` is by the ledgers: what a run costs with secure noise. `interval` has the
-    95 % ends over people by k, and `above` by how much Hits@20 is above popularity's, paired over
-    people. `by_seed` has each seed's Hits@20.
+    `epsilon_of_mechanism` is the ε in the ledgers: the cost of such a run with secure noise.
+    `interval` has the ends of the 95 % interval over people, by k. `above` is Hits@20 minus that of
+    popularity, paired over people. `by_seed` has Hits@20 of each seed.
     """
 
     epsilon: float | None
@@ -53,10 +53,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The points, from the smallest ε to no noise, and the lines to compare with (Hits@20).
+    """The points, from the smallest ε to no noise, and Hits@20 of recommenders to compare with.
 
-    `together` is the ε of the mechanism of all noised runs on the same people; None if there are
-    no noised runs. `warnings` say which runs are not clearly better than a simple rule.
+    `together` is the total ε of the mechanism if all runs with noise use the same people. It is
+    None if no run has noise. `lines` has Hits@20 of the other recommenders. `warnings` name the
+    runs that are not clearly better than a simple rule.
     """
 
     data: str
@@ -80,9 +81,9 @@ def find_frontier(
     out: Path,
     on_progress: OnProgress | None = None,
 ) -> Frontier:
-    """Return the frontier; trains and evaluates what the folder does not have yet.
+    """Return the curve; trains and evaluates the runs that the folder does not have yet.
 
-    Leaves one run folder for each ε and seed, and `frontier.json`. The noise is
+    The folder then has one run folder for each ε and seed, and `frontier.json`. The noise is
     seeded, so that the curve can be reproduced. The runs are experiments and protect nobody.
     """
     if not epsilons or not all(epsilon > 0 for epsilon in epsilons):
@@ -135,7 +136,7 @@ def _point(epsilon: float, group: Sequence[Row]) -> Point:
 
 
 def _lines(data: str, found: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the levels of the lines beside the curve, where the figures exist."""
+    """Return Hits@20 of the recommenders beside the curve, if they are known."""
     lines = {}
     for name, shown in (("popularity", "popularity"), ("ease", "EASE, centralised")):
         levels = [one.references[name].hits[_K] for one in found if name in one.references]
@@ -148,7 +149,7 @@ def _lines(data: str, found: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def experiment_line(frontier: Frontier) -> str:
-    """Return the sentence that says that the runs are experiments and what they would cost."""
+    """Return a text: the runs are experiments, and what they would cost with secure noise."""
     line = (
         "For experiments only: no protection. The noise of these runs came from seeds, and their"
         " figures from raw data."
@@ -168,7 +169,7 @@ def experiment_line(frontier: Frontier) -> str:
 
 
 def _together(places: Sequence[Path], delta: float) -> float | None:
-    """Return the ε of all noised runs together, for a person who is in all of them."""
+    """Return the total ε of all runs with noise, for a person who is in all of them."""
     whole = PrivacyLedger()
     for place in places:
         whole = whole.compose(open_run(place).ledger)
@@ -176,13 +177,16 @@ def _together(places: Sequence[Path], delta: float) -> float | None:
 
 
 def place_of(out: Path, epsilon: float, seed: int) -> Path:
-    """Return the run folder of one ε and seed."""
+    """Return the path of the run folder for one ε and seed."""
     return out / f"epsilon-{epsilon:g}-seed-{seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run: a recipe, a seed, and ε and δ where it has noise; the usual δ is None."""
+    """One run to train: a recipe, a seed, and ε and δ.
+
+    ε is None for a run without noise. δ is None for the default δ.
+    """
 
     recipe: str
     seed: int
@@ -191,20 +195,20 @@ class Job:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What is asked of it besides its recipe's own values."""
+        """The settings that differ from the recipe's defaults."""
         budget = {"epsilon": self.epsilon, "delta": self.delta}
         given = {key: value for key, value in budget.items() if value is not None}
         return {"seed": self.seed, **given, **({"noise": "seeded"} if given else {})}
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of its run folder."""
         budget = "" if self.epsilon is None else f"-epsilon-{self.epsilon:g}"
         return f"{self.recipe}{budget}-seed-{self.seed}"
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise for no seed, a wrong one, or one that is there twice: that is no second figure."""
+    """Raise if there are no seeds, a negative seed, or the same seed twice."""
     if not seeds:
         raise SettingsError("`seeds` must have at least one seed")
     for seed in seeds:
@@ -218,7 +222,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
 def jobs_of(
     recipes: Sequence[str], *, seeds: Sequence[int], epsilons: Sequence[float]
 ) -> list[Job]:
-    """Return a run of each recipe for each seed; one with noise also for each ε."""
+    """Return a run of each recipe for each seed, and for each ε if the recipe has noise."""
     check_seeds(seeds)
     if not epsilons or any(not 0 < epsilon < float("inf") for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0 and finite; got {list(epsilons)}")
@@ -245,7 +249,7 @@ def _check_jobs(jobs: Iterable[Job], data: str) -> None:
 def run_jobs(
     jobs: Mapping[Path, Job], data: str, on_progress: OnProgress | None = None
 ) -> dict[Path, Evaluation]:
-    """Train and evaluate what the folders do not have yet; return what each was evaluated to."""
+    """Train and evaluate the runs that do not exist yet; return the evaluation of each run."""
     _check_jobs(jobs.values(), data)
     evaluations = {}
     for done, (place, job) in enumerate(jobs.items()):

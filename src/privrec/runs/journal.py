@@ -1,8 +1,8 @@
-"""The journal of a run: what a round published is on the disk, and counted, before it is used.
+"""The journal of a run: writes each round's release and its ledger line to disk before use.
 
-`params.safetensors` has what a run has learned, with a mark that says of which run it is. The
-promise of a run is that of its ledger. Parameters of another run are not covered by it, so they are
-refused, also if they would fit in shape.
+`params.safetensors` has the parameters that a run has learned, and a hash that identifies the run.
+The guarantee of a run is computed from its ledger. It does not cover parameters of another run, so
+such parameters are refused, even if their shapes fit.
 """
 
 import hashlib
@@ -45,11 +45,11 @@ from privrec.types import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJournal:
-    """The journal of a stage in its run folder: the noised sum, then its ledger line, then use.
+    """Writes the noised sum of each round and then its ledger line, before the sum is used.
 
-    `about` is what every line says besides: how a network adds up. `lines` are all lines of the
-    ledger. `ledger` has the releases from before this stage started or resumed. `population` and
-    `fingerprint` are those of the data.
+    `about` has values for every ledger line: how the federation computes its sums. `lines` are all
+    lines of the ledger. `ledger` has the releases from before this stage started or resumed.
+    `population` and `fingerprint` identify the people and the data.
     """
 
     folder: records.RunFolder
@@ -63,15 +63,16 @@ class RunJournal:
 
     @property
     def _keeps(self) -> bool:
-        """Whether published sums must be kept, because their noise cannot be drawn again."""
+        """Whether published sums are kept on disk, because secure noise cannot be drawn again."""
         return self.config.budget.draws_in_secret and self.stage.release.is_private
 
     def kept(self, state: ServerState) -> Published | None:
-        """Return what the round published before a kill; its ledger line is on the disk then.
+        """Return the sum that the round published before a kill; None if there is none.
 
-        Secure noise cannot be drawn again, so the noised sum is kept on the disk; the resumed run
-        uses it, and it is counted once. With seeded noise nothing is kept: a repeated round
-        publishes the same numbers again, which is no second release.
+        Secure noise cannot be drawn again. So the noised sum is kept on disk, and the resumed run
+        uses the same sum, which is counted once. If its ledger line is missing, this method writes
+        the line. With seeded noise nothing is kept: a repeated round publishes the same numbers
+        again, which is not a second release.
         """
         path = self.folder.published_path(state.round_index)
         if not self._keeps or not path.is_file():
@@ -85,12 +86,12 @@ class RunJournal:
         return published
 
     def noise(self, state: ServerState) -> NoiseSource:
-        """Return the source of a round's noise: secret, or the seed and all that is released."""
+        """Return the source of a round's noise: secure, or a seed from all that shapes the sum."""
         if self.config.budget.draws_in_secret:
             return secure()
-        # Everything that shapes the release goes into the seed. Two runs that differ in anything,
-        # even in one person, must not have the same noise: it would cancel in their difference.
-        # `candidates` shapes figures alone, and "halves" trains on all that it is given.
+        # The seed depends on everything that shapes the release. If two runs differ, even in one
+        # person, they must not have the same noise: it would cancel in their difference.
+        # `candidates` affects only the evaluation, and "halves" trains on all of its data.
         left_out = {"candidates"} | ({"protocol"} if self.config.protocol == "halves" else set())
         shape = [
             self.config.model_dump_json(exclude=left_out),
@@ -103,20 +104,20 @@ class RunJournal:
         return seeded(rng(self.config.seed, state.round_index, f"noise {digest}"))
 
     def write(self, state: ServerState, published: Published) -> None:
-        """Write the noised sum if it is kept, then its ledger line. The process may be killed."""
+        """Write the noised sum if it is kept, then its ledger line, both before the sum is used."""
         digest = None
         if self._keeps:
             digest = _write_published(self.folder.published_path(state.round_index), published)
-        # If a sum under secure noise was lost, the new one is another release and is counted.
+        # If a sum with secure noise was lost, the new sum is a second release and is counted.
         if self._keeps or self._line(state.round_index) is None:
             self._append(state, published, digest)
 
     def last_round(self, round_index: int) -> int:
-        """Return the number of rounds at which the budget or the stage ends."""
+        """Return the number of rounds after which the budget or the stage ends."""
         budget, last = self.config.budget, self.stage.last
         if budget.epsilon is None or not self.stage.release.is_private:
             return last
-        # Sums that are already in the ledger and still on the disk cost nothing more.
+        # Sums that are in the ledger and still on disk cost no more budget.
         paid = round_index
         while paid < last and self._is_there(paid):
             paid += 1
@@ -151,7 +152,7 @@ class RunJournal:
         self.lines.append(append_release(self.folder, self.lines, line))
 
     def _line(self, round_index: int) -> LedgerLine | None:
-        """Return the newest line of a round."""
+        """Return the newest ledger line of a round; None if there is none."""
         return next((line for line in reversed(self.lines) if line.round == round_index), None)
 
 
@@ -178,8 +179,8 @@ def open_journal(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
                 " give: go on with the version of privrec that began the run"
             )
-    # The first stage of the paper has no noise. The budget is then that of the second stage alone,
-    # and the statement says so.
+    # The first stage of the paper has no noise. Then the budget applies only to the second stage,
+    # and the privacy statement says so.
     return RunJournal(
         folder=folder,
         stage=stage,
@@ -215,14 +216,14 @@ def _read_published(path: Path) -> tuple[Published, str]:
 
 
 def write_params(folder: RunFolder, params: Params, *, recipe: str, rounds: int) -> None:
-    """Write the parameters of a run that is done: its last file."""
+    """Write the parameters of a finished run. This is the last file of a run."""
     arrays = {name: np.asarray(value) for name, value in params.items()}
     about = {"recipe": recipe, "rounds": str(rounds), "run": _mark(folder, str(rounds))}
     write_arrays(folder.params_path, arrays, about)
 
 
 def load_params(folder: RunFolder) -> dict[str, jax.Array]:
-    """Return the parameters of a finished run; raise if they are those of another run."""
+    """Return the parameters of a finished run; raise if they belong to another run."""
     path = folder.params_path
     if not path.is_file():
         raise RunFolderError(
@@ -238,7 +239,7 @@ def _check_own(folder: RunFolder, about: Mapping[str, object]) -> None:
         raise RunFolderError(
             f"{path} is of another run: its recipe is {its!r}, and config.toml has {recipe!r}"
         )
-    # Folders from before there were marks have none; the scorer compares shapes.
+    # Older folders have no mark. For them only the scorer checks the shapes.
     if "run" in about and about["run"] != _mark(folder, about.get("rounds")):
         raise RunFolderError(
             f"{path} is of another run: it was not made with this config.toml and ledger.jsonl"
@@ -249,12 +250,12 @@ def _mark(folder: RunFolder, rounds: object) -> str:
     """Return the mark of a run: a hash of its settings, its ledger and its number of rounds.
 
     The last line of a ledger has a hash over all lines. Under secure noise the lines have hashes of
-    what was published, so two such runs never have the same mark.
+    the published sums, so two such runs never have the same mark.
     """
     lines = read_ledger(folder)
     with file_errors(folder.config_path, "read"):
         content = folder.config_path.read_bytes().splitlines(keepends=True)
-    # Data may be moved: its fingerprint is compared elsewhere, and its path is not part of a run.
+    # The data may be moved, so its path is left out. Its fingerprint is checked elsewhere.
     kept = b"".join(line for line in content if not line.startswith(b"data = "))
     settings = hashlib.sha256(kept).hexdigest()
     parts = ["privrec run", settings, lines[-1].chain if lines else "", str(rounds)]

@@ -1,9 +1,9 @@
-"""`ledger.jsonl`: one line per release, on the disk before the release is used; and what it costs.
+"""`ledger.jsonl`: one line per release, on disk before the release is used; and the total cost.
 
-Every line has a hash of itself and of the line before it (`chain`). It also has three numbers of
-which each follows from the other two: the clipping bound, the noise multiplier and the scale of
-the noise. So a line that was changed, removed or inserted is found when the ledger is read. The
-chain is not a signature: someone who rewrites the whole file can make all hashes fit.
+Every line has a hash of itself and of the line before it (`chain`). A line also has the clipping
+bound, the noise multiplier and the scale of the noise; each follows from the other two. So a
+changed, removed or inserted line is found when the ledger is read. The chain is not a signature:
+someone who rewrites the whole file can make all hashes fit.
 """
 
 import hashlib
@@ -40,10 +40,11 @@ def _as_sampling(value: object) -> object:
 
 
 class LedgerLine(Document):
-    """One release. The fields have the order of the file; a line has those that it was given.
+    """One release. The fields are in the order of the file; only fields that were set are written.
 
-    A federation adds how it adds up (`sums` to `epsilon_of_server`), and `fedgnn` what its devices
-    do (`local_noise`, `exchange`). Lines of earlier versions do not have `numbers`.
+    A federation adds `sums` to `epsilon_of_server`, which say how its sums are computed. The recipe
+    `fedgnn` adds `local_noise` and `exchange`, which say what its devices do. Lines of earlier
+    versions do not have `numbers`.
     """
 
     round: int
@@ -72,7 +73,7 @@ class LedgerLine(Document):
 
     @property
     def release(self) -> Release:
-        """What the accountant counts."""
+        """The release that the privacy accountant counts."""
         return Release(
             mechanism=self.mechanism,
             sampling=self.sampling,
@@ -81,7 +82,7 @@ class LedgerLine(Document):
         )
 
     def fault(self) -> str | None:
-        """Return which value of the line cannot be, or how its values disagree; None if neither."""
+        """Return an error if a value is impossible or two values disagree; otherwise None."""
         for name in ("round", "clip_norm", "noise_scale"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -108,7 +109,10 @@ class LedgerLine(Document):
 
 
 def append_release(folder: RunFolder, before: Sequence[LedgerLine], line: LedgerLine) -> LedgerLine:
-    """Add one line to `ledger.jsonl`, whose lines are `before`; return it once it is on disk."""
+    """Append one line to `ledger.jsonl`; return the line with its hash once it is on disk.
+
+    `before` are the existing lines.
+    """
     chain = _chain(before[-1].chain if before else "", line.as_json())
     whole = line.model_copy(update={"chain": chain})
     with file_errors(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
@@ -119,10 +123,10 @@ def append_release(folder: RunFolder, before: Sequence[LedgerLine], line: Ledger
 
 
 def start_ledger(folder: RunFolder) -> list[LedgerLine]:
-    """Return all lines of `ledger.jsonl`, to go on with it: it exists, and its end is whole.
+    """Return all lines of `ledger.jsonl`, and prepare the file for new lines.
 
-    A last line that a kill cut short is removed: its release was never used. The lines are checked
-    first, so nothing is removed from a ledger that is damaged.
+    The file is created if it does not exist. An incomplete last line is removed: its release was
+    never used. The lines are checked before that, so a damaged ledger is not changed.
     """
     lines, path = read_ledger(folder), folder.ledger_path
     with file_errors(path, "write"):
@@ -138,9 +142,9 @@ def start_ledger(folder: RunFolder) -> list[LedgerLine]:
 
 
 def whole_lines(text: bytes) -> bytes:
-    """Return the text without a line at its end that was cut short: its release was never used.
+    """Return the text without an incomplete last line, whose release was never used.
 
-    A last line that lacks its newline alone is whole.
+    A last line that only lacks its newline is complete.
     """
     end = text.rfind(b"\n") + 1
     try:
@@ -152,7 +156,7 @@ def whole_lines(text: bytes) -> bytes:
 
 def read_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return all lines of `ledger.jsonl`; raise if a line is not consistent."""
-    # A training writes the release first: a round that is read here has its line below.
+    # Read the rounds first: a running training writes a ledger line before its round.
     rounds = read_rounds(folder.rounds_path, RoundLine)
     with file_errors(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
@@ -162,10 +166,10 @@ def read_ledger(folder: RunFolder) -> list[LedgerLine]:
 
 
 def read_ledger_file(path: Path) -> list[LedgerLine]:
-    """Return the lines of a ledger that is not in its run folder; raise if it has none.
+    """Return the lines of a ledger file outside of its run folder; raise if it has none.
 
-    What only the folder knows is not checked: whether lines are missing at the end. A last line
-    that was cut short is refused, because it may have been a release.
+    Without the folder, missing lines at the end cannot be detected. An incomplete last line is
+    refused, because it may have been a release.
     """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: `privrec privacy spent` adds up runs")
@@ -178,7 +182,7 @@ def read_ledger_file(path: Path) -> list[LedgerLine]:
 
 
 def checked_lines(path: Path, text: bytes) -> list[LedgerLine]:
-    """Return the lines of a ledger; raise if one is not consistent."""
+    """Return the lines of a ledger; raise if a line is not consistent."""
     lines: list[LedgerLine] = []
     for number, content in enumerate(text.splitlines(), start=1):
         try:
@@ -195,7 +199,7 @@ def checked_lines(path: Path, text: bytes) -> list[LedgerLine]:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object; raise if a key is in it twice: readers would differ in what it says."""
+    """Return a JSON object; raise for a repeated key, because readers may differ in its value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("it has a key twice")
@@ -203,7 +207,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _checked(content: object, before: str) -> LedgerLine:
-    """Return a line, given the hash of the one before it; raise if anything is wrong with it."""
+    """Return a line, given the hash of the line before it; raise if the line has an error."""
     if isinstance(content, dict) and content.get("people") == "volunteers":
         raise ValueError(
             "it is a release of volunteers alone, whom an earlier version left out of the"
@@ -214,7 +218,7 @@ def _checked(content: object, before: str) -> LedgerLine:
     line = LedgerLine.model_validate(content)
     if fault := line.fault():
         raise ValueError(fault)
-    # The hash is of the line as it was written, also if an earlier version wrote it.
+    # Hash the original keys and values, so that lines of earlier versions also fit.
     if not isinstance(content, dict) or line.chain != _chain(before, content):
         raise ValueError("it or a line before it was changed, or a line is missing")
     return line
@@ -226,11 +230,11 @@ def _chain(before: str, line: Mapping[str, object]) -> str:
 
 
 def settled_ledger(folder: RunFolder) -> list[LedgerLine]:
-    """Return the lines of a ledger after checking that it is complete: to count what was spent.
+    """Return the lines of a ledger after checking that none are missing, to compute its cost.
 
-    The checkpoint and the parameters say how many rounds were played, so missing lines at the end
-    are detected. After a kill, a sum may be on the disk without its ledger line. It may have been
-    seen, so the ledger is refused until the run is resumed.
+    The checkpoint and the parameters have the number of played rounds, so missing lines at the end
+    are detected. After a kill, a sum may be on disk without its ledger line. Somebody may have seen
+    that sum, so the ledger is refused until the run is resumed.
     """
     lines = read_ledger(folder)
     check_played(folder, lines)
@@ -250,7 +254,7 @@ def check_played(folder: RunFolder, lines: Sequence[LedgerLine]) -> None:
 def check_has(folder: RunFolder, lines: Sequence[LedgerLine], played: Iterable[int]) -> None:
     """Raise unless there is a line for each round that was played.
 
-    It stops at the first one that is missing: a damaged file may tell of any number of rounds.
+    The check stops at the first missing round, because a damaged file may have a huge round number.
     """
     there = {line.round for line in lines}
     missing = next((number for number in played if number not in there), None)
@@ -267,7 +271,7 @@ def population_mark(population: str) -> str:
 
 
 def ledger_in(lines: Iterable[LedgerLine], *, only_noised: bool = False) -> PrivacyLedger:
-    """Return what lines count, of all releases or of those with noise alone."""
+    """Return the ledger of all releases in the lines, or only of those with noise."""
     ledger = PrivacyLedger()
     for release in (line.release for line in lines):
         if release.is_private or not only_noised:
@@ -276,12 +280,12 @@ def ledger_in(lines: Iterable[LedgerLine], *, only_noised: bool = False) -> Priv
 
 
 def ledger_of(folder: RunFolder) -> PrivacyLedger:
-    """Return what a run's ledger counts."""
+    """Return the privacy ledger of a run."""
     return ledger_in(settled_ledger(folder))
 
 
 def server_of(lines: Sequence[LedgerLine]) -> str | NodeNoise | None:
-    """Return what the server of a network saw, or which nodes add noise; None in a simulation."""
+    """Return what a federation's server sees, or which nodes add noise; None in a simulation."""
     lines = [line for line in lines if line.sums]
     if not lines:
         return None
@@ -298,14 +302,15 @@ def server_of(lines: Sequence[LedgerLine]) -> str | NodeNoise | None:
 
 
 def noise_of(lines: Sequence[LedgerLine]) -> NoiseKind:
-    """Return the weakest kind of noise in the ledger: one seeded release ends the guarantee."""
+    """Return "seeded" if any release has seeded noise, which ends the guarantee, else "secure"."""
     return "seeded" if any(line.noise == "seeded" for line in lines) else "secure"
 
 
 def too_few_have_learned(lines: Sequence[LedgerLine]) -> str:
-    """Return that people were too few for the noise of a run, by its ledger; "" if they were not.
+    """Return a warning if a run had too few people for its noise, by its ledger, else "".
 
-    Ledgers of earlier versions do not say how many numbers were published: "" too.
+    Ledgers of earlier versions do not have the number of published numbers; for them it returns ""
+    too.
     """
     stages: dict[str, list[LedgerLine]] = {}
     for line in lines:
@@ -320,7 +325,7 @@ def too_few_have_learned(lines: Sequence[LedgerLine]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one run or several have cost; `epsilon` is None if there is no guarantee."""
+    """The privacy cost of one or more runs; `epsilon` is None if there is no guarantee."""
 
     releases: int
     epsilon: float | None
@@ -332,10 +337,10 @@ class Spent:
 def add_up(
     runs: Sequence[Path], delta: float, *, same_people: bool = False
 ) -> tuple[dict[str, Spent], Spent]:
-    """Return what each run has cost by its ledger, by its path, and what all have together.
+    """Return the privacy cost of each run by its path, and the total cost of all runs.
 
-    The same run given twice counts once. Runs whose populations have different names are refused,
-    unless `same_people`.
+    A run that is given twice counts once. Runs whose populations have different names are refused,
+    unless `same_people` is true.
     """
     found = {str(path): read_run(path) for path in runs}
     lines = {name: settled_ledger(folder) for name, (folder, _) in found.items()}

@@ -1,8 +1,8 @@
-"""Training: prepare a run, play its rounds, and leave its parameters in a run folder.
+"""Training: prepares a run, plays its rounds, and writes its parameters to a run folder.
 
-Without noise, a run can keep the state that ranks best for the validation people. Under noise it
-does not choose by them, because their raw data would need privacy budget too. Before a training
-with noise, a warning says if there are too few people to learn anything.
+Without noise, a run can keep the state with the best Hits@20 for the validation people. With noise,
+it does not choose by them, because using their raw data would cost privacy budget too. Before a
+training with noise, there is a warning if there are too few people to learn anything.
 """
 
 import math
@@ -48,7 +48,7 @@ from privrec.simulate.cost import check_memory
 from privrec.types import OnProgress, Params
 
 K = "20"
-"""The k of Hits@k, by which states are compared on the validation people."""
+"""The k of Hits@k for comparing states on the validation people."""
 _HITS, _ROUND, _WORSE, _PARAM = "best hits", "best round", "best worse", "best param "
 
 
@@ -56,8 +56,8 @@ _HITS, _ROUND, _WORSE, _PARAM = "best hits", "best round", "best worse", "best p
 class Best:
     """The best state so far: the parameters after `round_index` rounds, and their Hits@20 (`hits`).
 
-    `worse` counts the validations since then, which were all worse. A later state with the same
-    Hits@20 replaces an earlier one.
+    `worse` counts the validations after this state; all of them were worse. A later state with the
+    same Hits@20 replaces an earlier state.
     """
 
     round_index: int
@@ -109,7 +109,7 @@ def too_few_to_learn(prepared: Plan) -> str:
 
 
 def _planned(prepared: Plan) -> list[Sums]:
-    """Return the sums that the stages would publish; an empty cohort's sum tells their size."""
+    """Return the sums that the stages would publish, with the number of values in each sum."""
     sums, params = [], None
     for stage in prepared.stages():
         state = stage.start(params)
@@ -124,8 +124,8 @@ def _planned(prepared: Plan) -> list[Sums]:
 
 
 CHECKPOINT_SECONDS = 5.0
-"""The seconds between two checkpoints of a run whose cohorts can be drawn again. A killed run loses
-about this much work. Chosen by hand; not tuned."""
+"""The seconds between two checkpoints if cohorts can be drawn again. A killed run loses about this
+much work. Chosen by hand; not tuned."""
 
 
 def train(
@@ -142,15 +142,16 @@ def train(
 ) -> Run:
     """Return a finished run of a recipe; the same as `privrec train`.
 
-    `data` is what `load` takes, or has returned. Without `out` the run folder is temporary: it is
-    removed when nothing uses the run any more, and `Run.save` keeps it. In a notebook and in a
-    terminal a bar shows the progress, unless `progress` is false; `on_progress` replaces the bar.
+    `data` is an input of `load` or an object that `load` returned. Without `out` the run folder is
+    temporary: it is removed when nothing uses the run any more. `Run.save` keeps it. In a notebook
+    and in a terminal a bar shows the progress, unless `progress` is false. `on_progress` replaces
+    the bar.
 
     With `resume` the interrupted run in `out` continues from its last checkpoint, on the same data
-    and with the settings it was started with. Settings need not be given again; different ones are
-    refused. With `strict` a run under noise is refused if the model's shape or scale would be
-    computed from people's data. `observe` is for an audit: it returns the same plan, with stages
-    that also report to the audit what they publish.
+    and with its original settings. Settings need not be given again; different settings are
+    refused. With `strict` a run with noise is refused if the model's shape or scale would be
+    computed from people's data. `observe` is for an audit. It gets the plan and returns the same
+    plan, with stages that also report to the audit what they publish.
     """
     name, read = named(data)
     path = folder_path("out", out)
@@ -160,13 +161,13 @@ def train(
     prepared = prepared if observe is None else observe(prepared)
     chosen = ""
     if started is None and observe is None:
-        records.check_free(path)  # First, because choosing settings takes time.
+        records.check_free(path)  # Check now, because choosing settings takes time.
         prepared, chosen = with_choice(prepared, settings, on_progress, progress)
     config, federation = prepared.task.settings, prepared.task.federation
     _refuse_undeclared(federation, strict=strict and config.budget.mechanism != "none")
-    # Wrong settings, and too little memory, are found before any file is written.
+    # Find wrong settings and too little memory before any file is written.
     check_memory(prepared.stages())
-    # An audit (`observe`) needs no warning: it measures privacy and not quality.
+    # An audit (`observe`) needs no warning: it measures privacy, not quality.
     if started is None and observe is None and (few := too_few_to_learn(prepared)):
         warnings.warn(few, PrivacyWarning, stacklevel=2)
     if started is None:
@@ -188,7 +189,7 @@ def train(
 
 
 def _new_folder(prepared: Plan, path: Path | None, chosen: str) -> records.RunFolder:
-    """Return the folder of a new run; `chosen` is the line that says which settings were chosen."""
+    """Return the folder of a new run; `chosen` is a line with the automatically chosen settings."""
     config, federation = prepared.task.settings, prepared.task.federation
     about = (config, to_json(federation.catalogue), federation.fingerprint)
     folder = temporary_run(*about) if path is None else records.create_run(path, *about)
@@ -202,7 +203,7 @@ def with_choice(
 ) -> tuple[Plan, str]:
     """Return the plan with the settings that its recipe chooses, and a line that names them.
 
-    Settings that the user has `given` are not changed. Under noise no setting is chosen.
+    Settings that the user has `given` are not changed. With noise, no setting is chosen.
     """
     choice = recipe_named(prepared.task.settings.recipe).choice
     if choice is None:
@@ -217,7 +218,7 @@ def with_choice(
 
 
 def with_settings(prepared: Plan, values: Mapping[str, object]) -> Plan:
-    """Return the same run with some other settings."""
+    """Return the plan with some settings changed."""
     if not values:
         return prepared
     task = prepared.task
@@ -227,10 +228,10 @@ def with_settings(prepared: Plan, values: Mapping[str, object]) -> Plan:
 def train_and_evaluate(
     recipe: str, data: str, place: Path, *, on_progress: OnProgress | None = None, **settings: Any
 ) -> Evaluation:
-    """Return the evaluation of the run in `place`; trains and tests first, if that was not done."""
+    """Return the evaluation of the run in `place`; trains and tests it first if needed."""
     begun = place.exists() and not records.is_untouched(place)
     if begun:
-        # A resumed run keeps the settings it began with, so they must be the ones asked for.
+        # A resumed run keeps its original settings, so they must equal the requested ones.
         choice = recipe_named(recipe).choice
         free = set[str]() if choice is None else choice.keys - settings.keys()
         left_out = {"protocol", "candidates"} | free
@@ -263,14 +264,14 @@ def play_stages(
     on_progress: OnProgress | None = None,
     network: Network | None = None,
 ) -> None:
-    """Play the remaining rounds that the budget allows; write `params.safetensors` at the end.
+    """Play the remaining rounds that the budget allows; then write `params.safetensors`.
 
-    Without noise, a recipe may keep the state that is best on the validation people, and stop when
-    no better one follows (`patience`).
+    Without noise, a recipe may keep the state that is best for the validation people, and stop when
+    `patience` validations after it are all worse.
 
     If the process is killed, the rounds since the last checkpoint are lost. A resumed run plays
-    them again, and they publish the same sums: by the same seed, or read from the disk. Without a
-    `network` the cohorts are simulated on this machine.
+    them again. They publish the same sums, either computed from the same seed or read from disk.
+    Without a `network` the cohorts are simulated on this machine.
     """
     config, stages = prepared.task.settings, prepared.stages()
     figures = config.budget.shows_raw_figures
@@ -282,7 +283,7 @@ def play_stages(
         stopped = False
         for stage in stages:
             if done >= stage.last and stage is not stages[-1]:
-                continue  # Finished: the next stage starts from its result.
+                continue  # This stage is finished; the next stage starts from its result.
             if state is None or done <= stage.first:
                 state = stage.start(None if state is None else state.params)
                 if state.round_index != stage.first:
@@ -290,7 +291,7 @@ def play_stages(
             if not stopped:
                 state, best = _play_stage(prepared, stage, (state, best), folder, progress, network)
                 played = state.round_index
-            # If the budget or the training ended inside a stage, later stages are not played.
+            # If the budget or the training ended within a stage, later stages are not played.
             stopped = stopped or played < stage.last
         if state is not None:
             records.drop_published(folder, played)
@@ -310,9 +311,9 @@ def _play_stage(
     progress: Progress,
     network: Network | None,
 ) -> Reached:
-    """Return the state after the rounds that the budget allows.
+    """Return the state after the rounds that the budget allows, and the best state.
 
-    After Ctrl-C, the last complete round is on the disk.
+    After Ctrl-C, a checkpoint of the last complete round is on disk.
     """
     state, best = reached
     config = prepared.task.settings
@@ -335,8 +336,8 @@ def _play_stage(
                 line = line.model_copy(update=figures)
             records.append_round(folder, line, figures=config.budget.shows_raw_figures)
             complete = state, best
-            # A secretly drawn cohort cannot be drawn again, and a network is slow: write a
-            # checkpoint after every round.
+            # A secretly drawn cohort cannot be drawn again, and a round in a network is slow. So
+            # write a checkpoint after every round.
             due = config.budget.draws_in_secret or network is not None
             due = due or time.monotonic() - saved > CHECKPOINT_SECONDS
             if due or state.round_index == last or _is_over(config, best):
@@ -359,7 +360,7 @@ def _surroundings(
     progress: Progress,
     network: Network | None,
 ) -> tuple[Surroundings, int]:
-    """Return what the rounds of a stage need, and the last round that the budget allows."""
+    """Return the functions that a stage's rounds need, and the last round within the budget."""
     config, federation = prepared.task.settings, prepared.task.federation
     journal = open_journal(
         folder,
@@ -406,7 +407,7 @@ def _is_over(config: RunSettings, best: Best | None) -> bool:
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState, best: Best | None = None) -> None:
-    """Write the server's state and the best one; atomically replaces the previous checkpoint."""
+    """Write the server's state and the best state, replacing the old checkpoint atomically."""
     leaves = jax.tree.leaves((state.params, state.opt_state))
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     arrays["clip_norm"] = np.asarray(state.clip_norm)
@@ -417,7 +418,7 @@ def checkpoint(folder: records.RunFolder, state: ServerState, best: Best | None 
 def restore(
     folder: records.RunFolder, stages: Sequence[Stage]
 ) -> tuple[ServerState | None, Best | None]:
-    """Return the state of the last checkpoint and the best state in it, or None for either.
+    """Return the state of the last checkpoint and the best state in it; None for a missing state.
 
     The state belongs to the stage that played the last round.
     """
@@ -434,7 +435,7 @@ def restore(
         if fresh is None or stage.first < round_index:
             fresh = stage.start(None if fresh is None else fresh.params)
     if fresh is None or not fresh.params:
-        return None, None  # A fit of a single round is simply repeated.
+        return None, None  # A fit of a single round has no parameters yet: it is repeated.
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
     saved = [arrays[name] for name in sorted(arrays) if name.isdecimal()]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:
@@ -464,7 +465,7 @@ def _figures_of(report: RoundReport, stage: str, *, seconds: float) -> RoundFigu
 
 
 def _started(path: Path | None) -> tuple[records.RunFolder, RunSettings] | None:
-    """Return the run to resume; None if it was killed before anything was in its folder."""
+    """Return the run to resume; None if it was killed before its settings were written."""
     if path is None:
         raise SettingsError("`resume` needs `out`, the folder of the run to go on with")
     return None if records.is_untouched(path) else records.read_settings(path, settings_of)
@@ -480,7 +481,7 @@ def _settings_of(
     name: str,
     settings: Mapping[str, object],
 ) -> Any:
-    """Return the settings of a new run, or those of the run to resume if these do not differ."""
+    """Return the settings of a new run, or of the run to resume; raise if they differ."""
     if started is None:
         return configure(recipe, name, settings)
     check_same(started[0], started[1], {"recipe": recipe, "data": name})
@@ -493,7 +494,7 @@ def _settings_of(
 def check_same(
     folder: records.RunFolder, started: RunSettings, asked: Mapping[str, object]
 ) -> None:
-    """Refuse to resume with other settings: the result would be a mixture of two runs."""
+    """Raise if `asked` differs from the run's settings: the result would mix two runs."""
     old = started.model_dump()
     for key, value in asked.items():
         if old[key] != value:

@@ -1,7 +1,7 @@
-"""How far a training is: told to a callback, and written for `privrec watch`.
+"""Reports the progress of a training to a callback, and writes it to a file for `privrec watch`.
 
-Under secure noise without `diagnostics` the file has no timings, no counts of people and no memory:
-a step inside a round is told in per cent, and the file is removed when the training is finished.
+Under secure noise without `diagnostics`, the file has no timings, no counts of people and no memory
+figures. Steps inside a round are reported in per cent, and the file is removed at the end.
 """
 
 import contextlib
@@ -21,13 +21,14 @@ from privrec.simulate.cost import process_memory
 from privrec.types import OnProgress
 
 LONG_ROUND_SECONDS = 1.0
-"""A round is told in steps to a callback from this time on: a bar for shorter ones flickers."""
+"""A callback gets the steps inside a round after this time. In shorter rounds the bar would
+flicker."""
 _ROUNDS = 20
-"""The speed is that of so many rounds. Chosen by hand."""
+"""The number of rounds for computing the speed. Chosen by hand."""
 
 
 class Progress:
-    """Says how far the training of a run is. Steps inside a round may come from any thread."""
+    """The progress of a training. Steps inside a round may be reported by any thread."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Progress:
         figures: bool,
         clock: Clock = time.monotonic,
     ) -> None:
-        """`figures` is whether timings and counts may be written."""
+        """Start the report; `figures` is whether timings and counts may be written."""
         self._tell, self._figures, self._clock = on_progress or tell_nobody, figures, clock
         self._file = ProgressFile(folder.progress_path, clock=clock)
         self._ends: deque[float] = deque(maxlen=_ROUNDS + 1)
@@ -54,7 +55,7 @@ class Progress:
         self._write(now=True)
 
     def begin_stage(self, stage: Stage, *, played: int, last: int) -> None:
-        """A stage begins after `played` rounds of the run; the budget allows it up to `last`."""
+        """Report that a stage begins after `played` rounds; it may play up to round `last`."""
         self._stage, self._first, self._last = stage.name, stage.first, last
         self._ends.clear()
         self._now |= {"doing": "compiling", "stage": stage.name, "round": played}
@@ -64,11 +65,11 @@ class Progress:
         self._write(now=True)
 
     def compiling(self, done: int) -> None:
-        """The programs of a stage are being compiled (0), or they are (1)."""
+        """Report that the programs of a stage are being compiled (0) or are compiled (1)."""
         self._tell("compiling", done, 1)
 
     def begin_round(self) -> None:
-        """A round begins."""
+        """Report that a round begins."""
         self._round_began = self._clock()
         self._now |= {"doing": "training", "step": None}
         if not self._ends:
@@ -76,9 +77,10 @@ class Progress:
         self._write()
 
     def step(self, what: str, done: int, total: int) -> None:
-        """Inside a round, `done` of `total` are done; most calls only look at the clock.
+        """Report that `done` of `total` units of a step inside a round are done.
 
-        Each kind of step has its own clock, so that a long one is told when it begins.
+        A report is dropped if the last one of the same step is less than `WRITE_SECONDS` old. Each
+        kind of step has its own timer, so other steps do not delay the first report of a long step.
         """
         now = self._clock()
         if what in self._told and now - self._told[what] < WRITE_SECONDS:
@@ -95,24 +97,26 @@ class Progress:
             self._shown[what] = total
 
     def end_round(self, played: int) -> None:
-        """A round of the stage is over; `played` of them are."""
+        """Report that a round is over; `played` rounds of the stage are done."""
         self._ends.append(self._clock())
         self._now |= {"round": self._first + played, "stage_round": played, "step": None}
         if self._figures:
-            # The median: the first round may include a compilation.
+            # Use the median, because the first round may include a compilation.
             times = [after - before for before, after in itertools.pairwise(self._ends)]
             self._now["seconds_per_round"] = round(statistics.median(times), 4)
         self._write()
         shown, self._shown = self._shown, {}
         for what, total in shown.items():
-            self._tell(what, total, total)  # The last step may have come too soon to be told.
+            # The last step may have been dropped, so report the end of the step.
+            self._tell(what, total, total)
         what = "rounds" if self._stage == TRAIN else f"rounds for {self._stage}"
         self._tell(what, played, self._last - self._first)
 
     def end(self, *, finished: bool) -> None:
-        """The training is finished, or it was stopped by an error or by hand.
+        """Report that the training is finished, or that an error or Ctrl-C stopped it.
 
-        Nothing is left of one that was refused before its first stage.
+        The file is removed if the training failed before its first stage. It is also removed at the
+        end of a finished training whose timings and counts may not be written.
         """
         if not self._stage or (finished and not self._figures):
             self._file.remove()
@@ -128,7 +132,7 @@ class Progress:
 def progress_of(
     folder: RunFolder, stages: Sequence[Stage], on_progress: OnProgress | None, *, figures: bool
 ) -> Iterator[Progress]:
-    """Yield what a training tells how far it is; whatever ends it, the file says so."""
+    """Yield the `Progress` of a training, and record in its file how the training ended."""
     progress = Progress(folder, stages, on_progress, figures=figures)
     try:
         yield progress

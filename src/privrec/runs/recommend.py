@@ -1,7 +1,7 @@
 """Recommendations for many people: everybody in the run's data, or newcomers from a file.
 
-The model is read once, and lists are written as they come. Example people, with what they liked and
-what they get, are of public and made-up data alone.
+The model is read once, and lists are written while they are computed. Example people, with their
+likes and lists, are made only from public or made-up data.
 """
 
 import os
@@ -37,12 +37,12 @@ SCHEMA = {
     "title": pl.String,
     "score": pl.Float32,
 }
-"""The columns of recommendations."""
+"""The columns of a frame of recommendations."""
 ENDINGS = (".parquet", ".csv")
 
 
 class Group(NamedTuple):
-    """Some people: their names, and what is on their devices."""
+    """Some people: their names, and the data on their devices."""
 
     names: pl.Series
     people: Clients
@@ -51,7 +51,7 @@ class Group(NamedTuple):
 def groups_of(
     names: pl.Series, take: Callable[[IntArray], Clients], n_items: int
 ) -> Iterator[Group]:
-    """Return people, some at a time; `take` returns those at some positions."""
+    """Yield people in groups; `take` returns the data of people at given positions."""
     for part in chunks(np.arange(names.len()), people_at_a_time(n_items)):
         yield Group(names.gather(part), take(part))
 
@@ -64,10 +64,11 @@ def lists_for(
     top: int,
     on_progress: Callable[[int], None] = lambda count: None,
 ) -> Iterator[pl.DataFrame]:
-    """Return the lists of each group, best first; `on_progress` is told how many people had one.
+    """Return the lists of each group, best item first.
 
-    An item that a person has a line of is not recommended to her. The moment is unknown: its
-    context counts as missing, as for a newcomer who says nothing about it.
+    `on_progress` gets the number of people after each group. An item is not recommended to a person
+    who already has an interaction with it. The context of the recommendation (such as the time) is
+    unknown, so its features count as missing.
     """
     if top < 1:
         raise SettingsError(f"`top` must be >= 1; got {top}")
@@ -93,7 +94,7 @@ def lists_for(
 
 
 def _table(scorer: Scorer, catalogue: Catalogue, people: Clients) -> Scores:
-    """Return the people's scores of all items, to be changed: (people, n_items)."""
+    """Return the people's scores of all items, shape (people, n_items); it may be modified."""
     if isinstance(scorer, TableScorer):
         return np.array(scorer.table(people), order="C")
     now = moments(people, encode_one(catalogue.schema, "context", {}))
@@ -110,9 +111,10 @@ def check_out(path: Path) -> None:
 
 
 def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> tuple[int, int]:
-    """Write the frames to one file as they come, whole or not at all; count people and rows.
+    """Write the frames to one file; return the number of people and of rows.
 
-    They lie beside it in a folder of a temporary name until all are there.
+    The frames are first written to a temporary folder beside the file, so the file is complete or
+    does not exist.
     """
     check_out(path)
     parts = path.with_name(f".{path.name}.{os.getpid()}.parts")
@@ -139,11 +141,11 @@ def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> tuple[int, int]:
 
 
 _ROWS = 2**17
-"""Rows that are written at a time, at least. Chosen by hand."""
+"""The least number of rows that are written at a time. Chosen by hand."""
 
 
 def _larger(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Return the same rows in frames of at least `_ROWS` rows, but for the last."""
+    """Return the same rows in frames of at least `_ROWS` rows; the last frame may be smaller."""
     waiting = [pl.DataFrame(schema=SCHEMA)]
     for frame in frames:
         waiting.append(frame)
@@ -159,14 +161,14 @@ _PARQUET = (".parquet", ".pq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A table that somebody gave: `file` names it, and `lines` has the line of each row."""
+    """A table from the user: `file` is its name, and `lines` has the line number of each row."""
 
     frame: pl.DataFrame
     file: str = "the frame"
     lines: IntArray | None = None
 
     def at(self, row: int) -> str:
-        """Return where a row is, in words."""
+        """Return the position of a row in the file, as text."""
         if self.lines is None:
             return f"{self.file} row {row}"
         unit = "row" if self.file.lower().endswith(_PARQUET) else "line"
@@ -182,10 +184,10 @@ def read_source(path: Path) -> Source:
 
 
 def names_of(data: str, federation: Federation) -> pl.Series:
-    """Return the ids of all people of a run's data, in their order.
+    """Return the ids of all people in the data of a run, in the order of the data.
 
     Raises:
-        DataError: They cannot be read, or are of other people.
+        DataError: The ids cannot be read, or the data now has other people.
     """
     if federation.names is not None:
         return pl.Series(federation.names, dtype=pl.String)
@@ -195,7 +197,7 @@ def names_of(data: str, federation: Federation) -> pl.Series:
     if data in PUBLISHED:
         users = load_published(data).users
     elif folder.is_dir():
-        # The lines need not be read again.
+        # Read only the ids, not the interactions.
         users = pl.read_parquet(folder / "users.parquet", columns=["id"], glob=False)
     else:
         raise DataError(f"the ids of people cannot be read: {data!r} is no data folder")
@@ -208,11 +210,11 @@ def names_of(data: str, federation: Federation) -> pl.Series:
 
 
 def newcomers_of(source: Source, catalogue: Catalogue) -> tuple[pl.Series, Clients]:
-    """Return the names and data of people by a table with columns user, item and perhaps value.
+    """Return the names and the data of people in a table with columns user, item and value.
 
-    An item is given by id or title. A value is a like if it is greater than the data set's
-    `positive_above`, as in training; without values every line is a like. Nothing else is known of
-    these people: their features count as missing.
+    The column value is optional. An item is given by id or title. A value is a like if it is
+    greater than the data set's `positive_above`, as in training. Without values every row is a
+    like. The features of these people count as missing.
     """
     frame = source.frame
     for column in ("user", "item"):
@@ -234,7 +236,7 @@ def newcomers_of(source: Source, catalogue: Catalogue) -> tuple[pl.Series, Clien
     features = encode_one(catalogue.schema, "user", {})
     context = encode_one(catalogue.schema, "context", {})
     people = Clients(
-        # All have the id of a device that has none, so that each gets the list of `Device`.
+        # Use id 0, as `Device` does, so that each person gets the same list as from `Device`.
         ids=np.zeros(len(sizes), np.int64),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         item=item[order].astype(np.int32),
@@ -276,9 +278,9 @@ def _values(source: Source, catalogue: Catalogue) -> np.ndarray[tuple[int], np.d
 
 
 def history_frame(lines: Sequence[RoundLine]) -> pl.DataFrame:
-    """Return a row for each round: round, stage, and what is known of it.
+    """Return a frame with one row for each round: its number, its stage and its known figures.
 
-    The figures of validation people are columns of their own, `validation@5` and so on.
+    The Hits@k of validation people are in columns `validation@5` and so on.
     """
     rows = []
     for line in (line.as_json() for line in lines):
@@ -293,11 +295,12 @@ def history_frame(lines: Sequence[RoundLine]) -> pl.DataFrame:
 
 _PEOPLE, _LIKES, _TOP = 10, 8, 10
 _LOOKED_AT = 8 * _PEOPLE
-"""Test people among whom those are sought who have likes on the device and likes to test."""
+"""The number of test people that are read. Example people are chosen from those who have likes on
+the device and likes to test."""
 
 
 def examples_of(prepared: Plan, params: Params) -> Examples:
-    """Return ten test people or fewer, from the fewest items on the device to the most."""
+    """Return at most ten test people, ordered by the number of items on the device."""
     test = prepared.task.split.test
     places = np.unique(np.linspace(0, len(test) - 1, _LOOKED_AT).round().astype(np.int64))
     held = prepared.task.protocol.testing(prepared.task.whole)(test[places])
@@ -329,7 +332,7 @@ def examples_of(prepared: Plan, params: Params) -> Examples:
 
 
 def _chosen(held: Held) -> IntArray:
-    """Return positions of ten people who have likes on the device and likes to test, by size."""
+    """Return the positions of at most ten people with likes on the device and likes to test."""
     liked = np.bincount(held.kept.owner[held.kept.liked], minlength=len(held.kept))
     able = np.flatnonzero((liked > 0) & (held.tested.sizes > 0))
     if len(able) > _PEOPLE:

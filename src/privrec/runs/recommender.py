@@ -1,4 +1,4 @@
-"""A recommender of one's own, tested on the people and lines that a run is tested on."""
+"""Tests your own recommender on the same people and interactions as a run."""
 
 import inspect
 import warnings
@@ -33,9 +33,9 @@ from privrec.settings import RunSettings, make_settings
 from privrec.types import OnProgress
 
 Score = Callable[[sp.csr_array], Any]
-"""Likes on some devices, (people, items) -> the score of each item for each person, likewise."""
+"""A function from the likes of some people, (people, items), to scores of the same shape."""
 Fit = Callable[..., Score]
-"""(likes of the people who train) or (likes, catalogue) -> how the fitted recommender scores."""
+"""A function `fit(likes)` or `fit(likes, catalogue)` that returns the scoring function."""
 
 
 def evaluate(
@@ -51,17 +51,19 @@ def evaluate(
     progress: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
-    """Return the figures of a recommender of your own, beside the same references as a run's.
+    """Return the figures of your own recommender, beside the same references as those of a run.
 
     `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people, items): 1 where a
     person likes an item. Its rows are the people who train; under `halves` also the validation
-    people. A function of two parameters gets the catalogue too.
-    `score(seen)` gets the likes on the devices of some people, in the same form, and returns an
-    array (people, items): the higher, the better. Who trains, who is tested and on what is what a
-    run with the same data, protocol and seed has; `data` is what `train` takes. It may use
-    everybody's raw data, so there is no privacy. `out` is a folder for the figures, which
-    `privrec compare` takes beside run folders, and `privrec.write_report` too. `progress` and
-    `on_progress` are as in `run.evaluate`.
+    people. If `fit` has a second parameter without a default, it also gets the catalogue.
+    `score(seen)` gets the likes on the devices of some people, as an array of the same form. It
+    returns an array (people, items), where a higher score is better.
+
+    The people who train, the test people and the test items are those of a run with the same data,
+    protocol and seed. `data` is an input of `train`. The recommender may use everybody's raw data,
+    so there is no privacy guarantee. `out` is a folder for the figures. `privrec compare` and
+    `privrec.write_report` accept this folder. `progress` and `on_progress` are as in
+    `run.evaluate`.
     """
     asked = checked_asked(protocol=protocol, candidates=candidates, references=references)
     if not callable(scorer):
@@ -81,7 +83,7 @@ def evaluate(
     if 2 * sum(flat) > len(flat):
         warnings.warn(_FLAT.format(called, sum(flat), len(flat)), UserWarning, stacklevel=2)
     if place is not None:
-        # As a run folder has them: all of them come from raw data.
+        # Use the layout of a run folder: `simulation/` has the figures from raw data.
         write_evaluation(place, found)
     return found
 
@@ -95,16 +97,16 @@ _NO_PRIVACY = privacy_report(PrivacyLedger(), delta=1e-6, noise="secure", withou
 
 
 def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> Plan:
-    """Return the recommender, fitted, as a run that has nothing to train.
+    """Return the fitted recommender as the plan of a run without training stages.
 
-    `flat` gets for each person who is scored whether no item is before another.
+    For each person who is scored, `flat` gets whether all items have the same score.
     """
     config, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
     n_items, name = federation.n_items, config.recipe
     people = [likes_of(federation.take(part), n_items) for part in chunks(split.fitted)]
     given = (sp.csr_array(sp.vstack(people, format="csr")),)
-    # A copy: what the function does to it must not change the data.
+    # Pass a copy, so that the function cannot change the data.
     arguments = (*given, deepcopy(federation.catalogue)) if _takes_two(fit) else given
     score = _guarded(name, "fit", lambda: fit(*arguments))
     if not callable(score):
@@ -123,19 +125,19 @@ def _scores_of(name: str, score: Score, n_items: int, flat: list[bool], devices:
 
 
 def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
-    """Return what a user's function returns; whatever it raises is told in one line."""
+    """Return the result of a user's function; turn any exception into a `ScorerError`."""
     try:
         return call()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a panic of a library in Rust is no `Exception`
+    except BaseException as error:  # a panic of a Rust library is no `Exception`
         said = safe_text(" ".join(str(error).split()))
         kind = type(error).__name__
         raise ScorerError(f"{name}: {what} raised {kind}{said and f': {said}'}") from error
 
 
 def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
-    """Return scores as an array of floats, or raise and say what came instead."""
+    """Return the scores as an array of floats; raise if they have another form."""
     if sp.issparse(found):
         raise ScorerError(f"{name}: score must return a dense array; got a sparse one (.toarray())")
     try:
@@ -156,7 +158,7 @@ def _checked(name: str, found: Any, shape: tuple[int, int]) -> Scores:
 
 
 def _are_flat(scores: Scores, own: tuple[npt.NDArray[np.signedinteger[Any]], ...]) -> list[bool]:
-    """Return whether all items but a person's own have one score, for each person."""
+    """Return for each person whether all items have the same score, except her own items."""
     others = scores.copy()
     others[own] = np.inf
     low = others.min(axis=1)
@@ -166,7 +168,7 @@ def _are_flat(scores: Scores, own: tuple[npt.NDArray[np.signedinteger[Any]], ...
 
 
 def _takes_two(fit: Fit) -> bool:
-    """Return whether a function needs a second argument: one that has a default is left alone."""
+    """Return whether a function has two or more parameters without a default."""
     try:
         parameters = inspect.signature(fit).parameters.values()
     except (TypeError, ValueError):
@@ -192,7 +194,7 @@ def _check_name(name: object) -> None:
 
 
 def _place(out: str | Path) -> Path:
-    """Return where the figures go; refuse a folder that has anything else in it."""
+    """Return the path of the figures; raise if the folder has any other files."""
     check_kind("out", out, (str, PathLike), "a path")
     path = Path(out)
     known = {records.SIMULATION}

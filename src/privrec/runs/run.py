@@ -1,7 +1,7 @@
-"""A run folder, opened: evaluate it, ask what it promises, recommend from it, export it.
+"""An open run folder: evaluation, privacy guarantee, recommendations and export.
 
-An export has what may be released of a run, as one file that a phone can rank with. It is a zip
-archive: `model.json` (settings and what the run promises), `statement.txt`, `ledger.jsonl`,
+An export has everything that may be released of a run, in one file that a phone can rank with. It
+is a zip archive of `model.json` (settings and privacy guarantee), `statement.txt`, `ledger.jsonl`,
 `catalogue.json`, and the parameters as `params/NAME.npy`. The same run gives the same bytes.
 """
 
@@ -80,7 +80,7 @@ class Run:
         return f"Run({about})\n  folder: {short(place.path, 300)}{kept}"
 
     def save(self, path: str | Path) -> "Run":
-        """Copy the run folder to `path`, where there must be nothing yet; return the run there."""
+        """Copy the run folder to `path`, which must not exist or be empty; return the copy."""
         place = folder_path("path", path)
         if place is None:
             raise SettingsError("`path` must be a path; got None")
@@ -88,15 +88,16 @@ class Run:
 
     @property
     def history(self) -> pl.DataFrame:
-        """What each round did, a row each: under secure noise its number and stage alone.
+        """A frame with one row for each round.
 
-        The rest is computed from raw data, and written under secure noise only by `diagnostics`.
+        Under secure noise it has only the number and the stage of each round. The other columns are
+        computed from raw data. Under secure noise they are written only with `diagnostics`.
         """
         return history_frame(self.figures or self._played)
 
     @property
     def prepared(self) -> Plan:
-        """The recipe bound to its data."""
+        """The plan of the run: the recipe with its settings and its data."""
         return self.load_prepared()
 
     def evaluate(
@@ -109,14 +110,14 @@ class Run:
         progress: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Evaluation:
-        """Return the figures on the test people, by the run's own protocol or another one.
+        """Return the figures for the test people, by the run's own protocol or another one.
 
-        `references` are the names of those to be tested too; None means all that fit into
-        `memory_gb` together. In a notebook and in a terminal a bar shows how far it is, unless
-        `progress` is false; `on_progress` replaces it.
+        `references` are the names of reference recommenders that are tested too; None means all
+        that fit into `memory_gb` together. In a notebook and in a terminal a bar shows the
+        progress, unless `progress` is false; `on_progress` replaces the bar.
 
-        Writes `evaluation.json` to `simulation/`, or a file that is named for the protocol where it
-        is not the run's own. `privrec.write_report` makes a page of it.
+        The figures are written to `simulation/evaluation.json`. For another protocol, the file name
+        includes the protocol. `privrec.write_report` makes a page from the figures.
         """
         asked = checked_asked(
             protocol=protocol, candidates=candidates, references=references, memory_gb=memory_gb
@@ -130,7 +131,7 @@ class Run:
         place = self.folder.evaluation_path.with_stem(f"evaluation{ending}")
         write_evaluation(place, evaluation)
         report = self.folder.report_path.with_stem(f"report{ending}")
-        report.unlink(missing_ok=True)  # It is of another evaluation.
+        report.unlink(missing_ok=True)  # It shows an older evaluation.
         if _is_public(tested):
             records.write_whole(
                 beside_report(report, "examples"), examples_of(tested, params).text()
@@ -139,18 +140,18 @@ class Run:
 
     @property
     def is_of_strangers(self) -> bool:
-        """Whether a federation trained it, and only its nodes know who took part."""
+        """Whether a federation trained the run, so that only its nodes know who took part."""
         if records.has_data_mark(self.folder):
             return False
         return server_of(settled_ledger(self.folder)) is not None
 
     def _check_data(self) -> None:
-        """Raise if the data is known to be other data than the run began with."""
+        """Raise if the data is known to differ from the data that the run started with."""
         if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.task.federation.fingerprint)
 
     def _check_people(self) -> None:
-        """Raise unless it is known that those to be tested are not those who trained."""
+        """Raise unless it is known that the test people did not train."""
         self._check_data()
         if self.is_of_strangers:
             raise RunFolderError(
@@ -160,15 +161,17 @@ class Run:
             )
 
     def report_path(self, protocol: str | None = None, candidates: str | None = None) -> Path:
-        """Return where the report of what `evaluate` found with these arguments is written."""
+        """Return the path of the report for an evaluation with these arguments."""
         if protocol is None and candidates is None:
-            return self.folder.report_path  # Without the data, which is not needed for it.
+            return (
+                self.folder.report_path
+            )  # This path does not depend on the data, so do not load it.
         ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
         return self.folder.report_path.with_stem(f"report{ending}")
 
     @property
     def figures(self) -> list[RoundFigures]:
-        """What each round did, from raw data; empty under secure noise without `diagnostics`."""
+        """The figures of each round; empty under secure noise without `diagnostics`."""
         return records.read_rounds(self.folder.figures_path, RoundFigures)
 
     @property
@@ -177,12 +180,12 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were played; fewer than asked for if the budget ended first."""
+        """The number of rounds played; smaller than requested if the budget ended first."""
         return len(self._played)
 
     @property
     def choice(self) -> str:
-        """What the recipe chose for itself before the training, by how much; "" if it did not."""
+        """The settings that the recipe chose before the training, as text; "" if it chose none."""
         path = self.folder.choice_path
         if not path.is_file():
             return ""
@@ -191,16 +194,16 @@ class Run:
 
     @property
     def ledger(self) -> PrivacyLedger:
-        """Every release of the run, as its folder has them."""
+        """The privacy ledger with every release of the run, read from its folder."""
         return ledger_of(self.folder)
 
     @property
     def catalogue(self) -> Catalogue:
-        """The items and features that the run was trained with, as its folder has them."""
+        """The items and features that the run was trained with, read from its folder."""
         return records.read_catalogue(self.folder)
 
     def privacy(self) -> PrivacyReport:
-        """Return what the run promises, by its ledger."""
+        """Return the privacy guarantee of the run, computed from its ledger."""
         lines, ledger = settled_ledger(self.folder), self.ledger
         if ledger.is_private and ledger.entries and not self.config.budget.force_delta:
             users = max(release.sampling.users for release, _ in ledger.entries)
@@ -223,7 +226,7 @@ class Run:
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
-        # First the ledger: where it lacks a release, this is what must be said.
+        # Read the ledger first: a missing release is the most important error.
         privacy = self.privacy().as_json()
         return Model(
             params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
@@ -239,7 +242,7 @@ class Run:
         dislikes: Sequence[str | int] = (),
         features: Mapping[str, object] | None = None,
     ) -> Device:
-        """Return a newcomer's device, with the trained model and her own data on it."""
+        """Return a newcomer's device, with the trained model and her own data."""
         return self.model().device(likes=likes, dislikes=dislikes, features=features)
 
     def recommend_many(
@@ -252,9 +255,10 @@ class Run:
     ) -> pl.DataFrame:
         """Return lists for many people: columns user, rank, item, title and score.
 
-        With a `frame` of the columns user, item and perhaps value, for newcomers who like (or by
-        their values dislike) these items. Without, for everybody in the run's data. Nobody is
-        recommended an item that she has a line of.
+        Without a `frame` the lists are for everybody in the run's data. A `frame` has newcomers,
+        with columns user, item and, optionally, value. Without values each row is a like; with
+        values a row may be a dislike. A person is not recommended an item that she already has an
+        interaction with.
         """
         check_kind("top", top, int, "a whole number")
         new = None if frame is None else Source(frame=as_polars(frame))
@@ -265,7 +269,7 @@ class Run:
     def lists(
         self, *, new: Source | None = None, top: int, on_progress: OnProgress | None = None
     ) -> Iterator[pl.DataFrame]:
-        """Return the lists of `recommend_many` as they come, some people at a time."""
+        """Return the lists of `recommend_many` in several frames, some people at a time."""
         catalogue = self.catalogue
         if new is not None:
             names, devices = newcomers_of(new, catalogue)
@@ -281,15 +285,14 @@ class Run:
 
 
 def beside_report(report: Path, name: str) -> Path:
-    """Return the JSON file of the same evaluation as a report: `evaluation` or `examples`."""
+    """Return the JSON file that belongs to a report; `name` is `evaluation` or `examples`."""
     return report.with_name(f"{name}{report.stem.removeprefix('report')}.json")
 
 
 def _is_public(prepared: Plan) -> bool:
-    """Return whether a run's data is a built-in data set: made up, or published by others.
+    """Return whether the run's data is a built-in data set: made up, or published by others.
 
-    The name alone does not tell: a user's own data may have the same one. So the data itself must
-    be the built-in one.
+    A user's own data may have the same name. So the data itself is compared with the built-in data.
     """
     data = prepared.task.settings.data
     if data.partition(":")[0] not in BUILT_IN:
@@ -300,21 +303,21 @@ def _is_public(prepared: Plan) -> bool:
         return False  # The built-in data is not on this machine, so this is not it.
 
 
-# A constant time stamp, the earliest that zip allows: the same run gives the same bytes.
+# The earliest time stamp of zip, always the same, so that a run always gives the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where: str = "") -> int:
-    """Write what may be released of a finished run to a file, whole or not at all.
+    """Write everything that may be released of a finished run to a file, atomically.
 
-    With a table of `items`, called `where` in an error, those that the run does not have are added
-    from their public features. Returns how many were.
+    `items` is a table of items. Items that the run does not have are added from their public
+    features. `where` is the name of the table in error messages. Returns the number of added items.
     """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
     if other := [name for name, array in model.params.items() if array.dtype != np.float32]:
-        # The matching of fedgnn: its key, and vectors of single people.
+        # The neighbour matching of fedgnn has a key and vectors of single people.
         raise RunFolderError(
             f"a run of {run.config.recipe} with {other[0]!r} cannot be exported: devices were told"
             " this of each other, and it is not for others"
@@ -323,7 +326,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     known = model.catalogue.n_items
     if items is not None:
         model = _with_more_items(run, model, items, where)
-    # The path of the data is private: leave it out.
+    # Leave out the path of the data, which is private.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
     with records.file_errors(run.folder.ledger_path, "read"):
@@ -342,16 +345,16 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
             array = io.BytesIO()
             np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
             _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
-    # Raises if it cannot be opened, or its parameters, catalogue and settings are not of one run.
+    # Raises if the file cannot be read or its parameters, catalogue and settings do not fit.
     read_model(content, str(path)).device()
     records.write_whole(path, content.getvalue())
     return model.catalogue.n_items - known
 
 
 def _with_more_items(run: Run, model: Model, items: pl.DataFrame, where: str) -> Model:
-    """Return the model with the items of a table that it does not have yet; `where` names it.
+    """Return the model with the new items of a table; `where` is the table's name in errors.
 
-    It promises the same, and says that items were added.
+    The privacy guarantee stays the same, and its text says that items were added.
     """
     if run.recipe.with_items is None:
         raise RunFolderError(
@@ -372,7 +375,7 @@ def _with_more_items(run: Run, model: Model, items: pl.DataFrame, where: str) ->
 
 
 def _warn_of_order(catalogue: Catalogue) -> None:
-    """Warn of a run of an older version, whose items may stand in the order of people's lines."""
+    """Warn if the order of the items may depend on people's data, as in older versions."""
     ids = list(catalogue.item_ids)
     if ITEM_LIST in catalogue.undeclared and ids != sorted(ids, key=natural_order):
         warnings.warn(

@@ -1,1 +1,1 @@
-"""How the messages of a federation travel: HTTPS, and processes on this machine."""
+"""Send the messages of a federation over HTTPS; run servers and nodes as processes."""

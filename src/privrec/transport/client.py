@@ -1,6 +1,7 @@
-"""The node's side: a stream of requests over HTTPS, opened from here, and a reply to each.
+"""The node's side of the network: it opens a stream of requests over HTTPS and replies to each.
 
-A node opens no port. Requests are bytes for our own function; no code comes from the network.
+A node listens on no port. A request is bytes that an installed function handles; no code comes
+from the network.
 """
 
 import contextlib
@@ -43,16 +44,17 @@ from privrec.transport.paths import (
 LOG = logging.getLogger("privrec.node")
 Handle = Callable[[bytes], bytes]
 FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
-"""A broken stream is opened again after 0.2, 0.4, … 15 s (chosen by hand)."""
+"""Seconds before a broken stream is opened again: 0.2, 0.4, … 15 (chosen by hand)."""
 _SECONDS = 30.0
-"""For a connection, and for each part of a request (chosen by hand)."""
+"""Time limit for opening a connection, and for each part of an answer (chosen by hand)."""
 _REPLY_SECONDS = 600.0
-"""For each part of a reply: the server may have to use those of others first (chosen by hand)."""
+"""Time limit for sending each part of a reply. It is long, because the server may first have to
+use the replies of other nodes. Chosen by hand."""
 
 _LONGEST_ANSWER = 1000
-"""Bytes of an answer that is no stream; more is not read (chosen by hand)."""
+"""The most bytes that are read of an answer of the server that is no stream (chosen by hand)."""
 
-# What an error says, and what that means; the first that fits counts.
+# A pattern in the text of an error, and its meaning for the user; the first match is used.
 REASONS = {
     r"CERTIFICATE_VERIFY_FAILED.*expired": (
         "the certificate of {server} has expired; its operator makes a new one with: {renew}"
@@ -73,12 +75,15 @@ REASONS = {
 
 
 class _Stopped(BaseException):
-    """A signal asked this process to stop; handlers that catch every `Exception` let it pass."""
+    """A signal asked this process to stop. `except Exception` does not catch this class."""
 
 
 @dataclass
 class _Node:
-    """One node: its function, its server, and the last reply as long as it was not delivered."""
+    """One node: the function that answers requests, the server, and the state of the connection.
+
+    `undelivered` is the number of the last request and its reply, until the reply is delivered.
+    """
 
     handle: Handle
     server: str
@@ -88,11 +93,11 @@ class _Node:
     was_online: bool = False
     state: str = field(default="", init=False)
     after: int = -1
-    """The last request that it got; 0 after its first stream was opened, and -1 before."""
+    """The number of the last request; 0 before the first request, -1 before the first stream."""
     undelivered: tuple[int, bytes | Exception] | None = None
 
     def tell(self, state: str) -> None:
-        """Call `on_state` if the state is a new one."""
+        """Call `on_state` if the state has changed."""
         if state != self.state:
             self.state = state
             self.on_state(state)
@@ -113,8 +118,9 @@ def serve(
 ) -> None:
     """Answer every request with `handle(request)` until SIGTERM or SIGINT, then return.
 
-    `server` is HOST:PORT. `on_state` hears "starting", "online", "offline" and "stopped". Raises
-    `FederationError` if the server was never reached for `patience` seconds and it is known why.
+    `server` is HOST:PORT. `on_state` is called with "starting", "online", "offline" or "stopped".
+    Raises `FederationError` if the node could not connect for `patience` seconds from the start
+    and the reason is known (`REASONS`).
     """
     _check_address(server)
     check_certificate(ca)
@@ -146,7 +152,7 @@ def serve(
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into `_Stopped` within the context (in the main thread)."""
+    """Raise `_Stopped` on SIGTERM and SIGINT within the context; only in the main thread."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise _Stopped
@@ -163,7 +169,7 @@ def _signals() -> Iterator[None]:
 
 
 def _client(server: str, ca: Path) -> httpx.Client:
-    """Return a client that trusts this authority alone, and speaks TLS 1.3."""
+    """Return an HTTP client that requires TLS 1.3 and trusts only the authority in `ca`."""
     context = ssl.create_default_context(cafile=str(ca))
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return httpx.Client(
@@ -172,13 +178,13 @@ def _client(server: str, ca: Path) -> httpx.Client:
         headers={"Accept-Encoding": "identity"},
         timeout=_SECONDS,
         follow_redirects=False,
-        # A proxy must never see what two processes of one machine say to each other.
+        # A proxy must never see messages between two processes of one machine.
         trust_env=not _is_loopback(server),
     )
 
 
 def _check_address(server: str) -> None:
-    """Raise unless this is HOST:PORT."""
+    """Raise `FederationError` unless `server` has the form HOST:PORT."""
     host, _, port = server.rpartition(":")
     try:
         url = httpx.URL(f"https://{server}")
@@ -198,7 +204,7 @@ def _is_loopback(server: str) -> bool:
 
 
 def _reason(text: str, **names: object) -> str:
-    """Return what is wrong as one sentence, or "" if it is not known."""
+    """Return the meaning of an error as a sentence for the user, or "" if it is not known."""
     for pattern, sentence in REASONS.items():
         if re.search(pattern, text, re.IGNORECASE):
             return sentence.format(**names, renew=RENEW.format(folder="FOLDER"))
@@ -206,7 +212,7 @@ def _reason(text: str, **names: object) -> str:
 
 
 def _work(node: _Node, client: httpx.Client) -> None:
-    """Answer requests until the stream ends."""
+    """Open a stream, and answer requests until the stream ends."""
     with client.stream("GET", CHALLENGE) as response:
         challenge = _said(response.raise_for_status())
     asked = {
@@ -221,7 +227,8 @@ def _work(node: _Node, client: httpx.Client) -> None:
     with client.stream("POST", STREAM, json=asked, timeout=timeout) as response:
         if response.status_code != 200:
             raise ValueError(f"{response.status_code} {_said(response)}")
-        # A server may refuse a late reply without reading it: then its answer can be lost.
+        # The server may have refused the last reply without reading it, and its answer can be
+        # lost. So the reply is dropped unless the server says that it still waits for this reply.
         if node.undelivered and str(node.undelivered[0]) != response.headers.get(WAITS_HEADER):
             node.undelivered = None
         token = ""
@@ -238,7 +245,7 @@ def _work(node: _Node, client: httpx.Client) -> None:
 
 
 def _said(response: httpx.Response) -> str:
-    """Return the beginning of an answer as it came, whatever its head says that it is."""
+    """Return the beginning of an answer as text, without decoding by its headers."""
     content = bytearray()
     for chunk in response.iter_raw():
         content += chunk
@@ -256,7 +263,7 @@ def _answer(handle: Handle, request: bytes) -> bytes | Exception:
 
 
 def _deliver(node: _Node, client: httpx.Client, token: str) -> None:
-    """Send the reply that is not delivered yet; an error tells the name of its class alone."""
+    """Send the undelivered reply, if there is one; of an error, send only the name of its class."""
     if node.undelivered is None:
         return
     number, reply = node.undelivered

@@ -1,14 +1,14 @@
-"""The server's side of a federation over HTTP: nodes connect, and are asked through their streams.
+"""The server's side of the network: nodes connect, and the server asks them through their streams.
 
     GET  /v1/challenge        random text for a node to sign
     POST /v1/stream           the signature; the answer is a stream of requests, open while the
-                              node is there
+                              node is online
     POST /v1/replies/NUMBER   the reply to one request
     GET  /healthz, /metrics   for operators
 
-Nobody can send more than a signature before the server knows which node it is. The size of a reply
-is limited while it is read, and so is the memory of all replies that wait to be used. The server
-runs in a thread of its own; what is called from outside says so.
+A client can send no more than a signature before the server knows which node it is. The size of a
+reply is limited while it is read. The memory of all replies that wait to be used is limited too.
+The HTTP server runs in its own thread. Comments mark the methods that other threads call.
 """
 
 import asyncio
@@ -59,22 +59,23 @@ from privrec.transport.timed import TimedHttpProtocol
 LOG = logging.getLogger("privrec.server")
 # All chosen by hand.
 LARGEST_SIGNATURE = 4096
-"""Bytes of the request that opens a stream."""
+"""The most bytes of the request that opens a stream."""
 CHALLENGE_SECONDS = 60.0
 PATIENCE, SLOWEST = 10.0, 32_000
-"""A request's content may take so many seconds, and one more for each so many bytes."""
+"""The content of a request may take 10 seconds, and one second more for each 32,000 bytes."""
 MEMORY = 2**28
-"""Bytes of replies that are being read, or wait to be used. One larger than that is read alone."""
+"""The most bytes of all replies that are being read or wait to be used. A reply that is larger than
+this is read while there is no other reply."""
 _CHUNK = 2**18
 _SPARE_FILES = 100
-"""Files that the process can always open, however many connections there are."""
+"""The number of files that the process can open even with the largest number of connections."""
 _DEAD_SECONDS = 30
-"""A connection is dead whose other side has not confirmed bytes for so long."""
+"""A connection counts as dead if the other side confirms no bytes for this time."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a server does with its nodes: ask them, and see which are online."""
+    """The link of a server to its nodes: send requests, and see which nodes are online."""
 
     ask: Ask
     online: Callable[[], set[int]]
@@ -92,10 +93,9 @@ def open_link(
 ) -> Iterator[Link]:
     """Yield the link to the nodes with these keys; node index k has `public_keys[k]`.
 
-    `folder` holds ca.crt, server.pem and server.key. `metrics` returns the text of /metrics, and
-    `counts` has what is counted here for it.
-    Nothing of a message is ever written to a disk, and a restarted server knows nothing of an
-    older one.
+    `folder` holds ca.crt, server.pem and server.key. `metrics` returns the text of /metrics.
+    `counts` gets the counters of the network for this text. No part of a message is ever written
+    to a disk. A restarted server knows nothing about the messages of its predecessor.
     """
     for name in ("ca.crt", "server.pem"):
         check_certificate(folder / name, owner=folder)
@@ -151,14 +151,14 @@ def _run(server: uvicorn.Server, office: "_Office", line: socket.socket) -> None
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the command, and at its end waits for nobody."""
+    """A server without signal handlers. At its end it closes connections after 0.5 seconds."""
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        """Do nothing."""
+        """Leave signals to the main program."""
         return contextlib.nullcontext()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let nodes hear of the end for a moment; then end all connections."""
+        """Give the streams 0.5 seconds to end; then end all connections."""
         asyncio.get_running_loop().call_later(0.5, self._abort)
         await super().shutdown(sockets)
 
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that listens; its connections end when the other side is gone."""
+    """Yield a socket that listens; its connections end when the other side does not answer."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         line = _Line(socket.create_server((host, port), family=family, backlog=2048))
@@ -185,19 +185,21 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 class _Line(socket.socket):
-    """Ends connections at once that would keep the process from opening its own files.
+    """A listening socket that closes new connections if too few files could be opened otherwise.
 
-    Otherwise a stranger who only connects could stop a training, which writes to the disk.
+    Without this limit, anybody could stop a training by opening many connections, because a
+    training must open files to write to the disk.
     """
 
     def __init__(self, line: socket.socket) -> None:
         super().__init__(line.family, line.type, line.proto, line.detach())
-        # The system gives the smallest number that is free.
+        # A new connection gets the smallest free file number. So this limit on the number is a
+        # limit on the open files.
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE_FILES
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection, and where it comes from."""
+        """Return the next connection and its remote address."""
         connection, address = super().accept()
         if connection.fileno() >= self.most:
             connection.close()
@@ -206,7 +208,7 @@ class _Line(socket.socket):
 
 
 def _allow_connections() -> None:
-    """Allow as many connections as the system lets this process have."""
+    """Raise the limit of open files of this process to the largest value that is allowed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -214,7 +216,7 @@ def _allow_connections() -> None:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A request to a node that waits for its reply, of at most `most` bytes, until `end`."""
+    """A request that waits until the time `end` for a reply of at most `most` bytes."""
 
     number: int
     content: bytes
@@ -226,7 +228,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """What the server knows of one node: its stream, and what it is asked."""
+    """The state of one node: its stream, and the request that waits for its reply."""
 
     index: int
     token: str = ""
@@ -238,7 +240,7 @@ class _Seat:
 
 
 class _Refused(Exception):
-    """A request that is answered by a status and a sentence."""
+    """The server refuses a request with an HTTP status and a sentence."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -246,7 +248,7 @@ class _Refused(Exception):
 
 
 class _Office:
-    """All nodes. `ask` and `online` are for other threads; everything else is for the server's."""
+    """The state of all nodes. Other threads of the server may call `ask`, `online`, `close`."""
 
     def __init__(self, keys: Sequence[str], authority: bytes, metrics: Callable[[], str]) -> None:
         self.counts: Counter[str] = Counter()
@@ -255,11 +257,12 @@ class _Office:
         self._authority, self._metrics = authority, metrics
         self._secret = secrets.token_bytes(32)
         self._seats = [_Seat(k) for k in range(len(keys))]
-        # Greater than all numbers of an older server: what a node got from that one says nothing.
+        # Request numbers begin here, above all numbers of an earlier server process. So a node
+        # cannot confuse the requests of the two.
         self._number = time.time_ns()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note in which loop this works."""
+        """Set the event loop of the server's thread."""
         self._loop, self._space = loop, _Space(MEMORY)
 
     # --- for other threads -----------------------------------------------------------------------
@@ -296,7 +299,7 @@ class _Office:
             self._call(self._withdraw, replies)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Let the server's thread call a function; after its end there is nothing to do."""
+        """Let the server's thread call a function; do nothing if the thread has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
@@ -323,7 +326,7 @@ class _Office:
             seat.wake.set()
 
     def _withdraw(self, replies: Any) -> None:
-        """Wait no more for these replies."""
+        """Stop waiting for these replies, and give back the memory of unused ones."""
         for seat in self._seats:
             if seat.open is not None and seat.open.replies is replies:
                 seat.open = None
@@ -332,7 +335,7 @@ class _Office:
                 self._space.give(len(replies.get_nowait()[1] or b""))
 
     def app(self) -> Starlette:
-        """Return what answers HTTP."""
+        """Return the web application with all routes."""
         app = Starlette(
             routes=[
                 Route(CHALLENGE, self._challenge),
@@ -349,7 +352,7 @@ class _Office:
     def _refuse(self, request: Request, error: Exception) -> Response:
         status = error.status if isinstance(error, _Refused) else 500
         self.counts[f"refused {status}"] += 1
-        # What follows may be content that nobody read: the connection ends.
+        # The connection is closed, because unread content of the request may follow on it.
         return PlainTextResponse(f"{error}\n", status, headers={"Connection": "close"})
 
     def _show_metrics(self, request: Request) -> Response:
@@ -370,7 +373,7 @@ class _Office:
         return float(text.rpartition(".")[2]) >= self._loop.time()
 
     async def _stream(self, request: Request) -> Response:
-        """Let a node in that signed a fresh challenge with its key, unless it is here already."""
+        """Open the stream of a node that signed a fresh challenge; refuse a second stream."""
         given = await self._read(request, LARGEST_SIGNATURE, self._loop.time() + PATIENCE)
         try:
             asked = json.loads(given)
@@ -387,8 +390,9 @@ class _Office:
         if seat.is_here or seat.is_replying:
             raise _Refused(409, "the key is in use elsewhere")
         seat.is_here, seat.token = True, secrets.token_hex(32)
-        # Of an exchange that goes on, a node hears again what it did not get. A new program is only
-        # asked what is new: nobody can answer any more what the old one was asked.
+        # If an exchange is going on, the node gets its request again unless it has received it. A
+        # restarted node (`after` < 0) cannot answer the request of its old process any more, so
+        # it only gets new requests.
         if seat.open is not None and seat.open.is_sent:
             if after < 0:
                 self._close(seat, seat.open, None)
@@ -431,7 +435,7 @@ class _Office:
         asked.replies.put((seat.index, content))
 
     async def _read(self, request: Request, most: int, end: float) -> bytes:
-        """Return the content of a request, which may neither be long nor slow."""
+        """Return the content of a request; refuse a request that is too long or too slow."""
         length = _length(request)
         if length > most:
             raise _Refused(413, f"a request has {length:,} bytes; at most {most:,} may be")
@@ -456,7 +460,7 @@ class _Office:
 
 
 def _length(request: Request) -> int:
-    """Return how long a request says that it is."""
+    """Return the length in bytes that the header of a request declares."""
     said = request.headers.get("content-length", "")
     if not said.isdecimal() or not said.isascii() or len(said) > 15:
         raise _Refused(411, "a request must say how long it is")
@@ -468,14 +472,14 @@ def _same(one: str, other: str) -> bool:
 
 
 class _Requests(Response):
-    """The stream of requests of one node: while it is sent, the node is there."""
+    """The stream of requests of one node. The node is online while this stream is sent."""
 
     def __init__(self, seat: _Seat) -> None:
         super().__init__()
         self._seat = seat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send a frame for each request, and signs of life in between."""
+        """Send a frame for each request, and an empty frame after each pause of `HEARTBEAT`."""
         seat = self._seat
 
         async def write(content: bytes) -> None:
@@ -520,7 +524,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class _Space:
-    """Bytes of memory for replies: who comes first is served first."""
+    """The memory for replies, in bytes; a reply waits until there is enough memory for it."""
 
     def __init__(self, size: int) -> None:
         self._size, self._used = size, 0
@@ -528,7 +532,7 @@ class _Space:
 
     @contextlib.asynccontextmanager
     async def taken(self, count: int, end: float) -> AsyncIterator["_Taken"]:
-        """Wait for `count` bytes; give them back at the end, unless they are kept."""
+        """Wait for `count` bytes and reserve them; give them back at the end, unless kept."""
         taken = _Taken()
         async with self._changed:
             fits = partial(self._fits, count)
@@ -548,7 +552,7 @@ class _Space:
         return self._used == 0 or self._used + count <= self._size
 
     def give(self, count: int) -> None:
-        """Give bytes back."""
+        """Give `count` bytes back."""
         self._used -= count
         self._waking = asyncio.ensure_future(self._wake())
 
@@ -558,10 +562,10 @@ class _Space:
 
 
 class _Taken:
-    """Bytes that were taken; `keep` leaves them to who uses the reply."""
+    """Reserved bytes. After `keep`, they stay reserved until the reply was used."""
 
     is_kept = False
 
     def keep(self) -> None:
-        """Leave them taken."""
+        """Keep the bytes reserved at the end of the context."""
         self.is_kept = True

@@ -1,4 +1,4 @@
-"""A whole federation on this machine, for trying it out: real processes, keys, TLS and messages."""
+"""Run a whole federation on this machine for a trial, with real processes, keys and TLS."""
 
 import contextlib
 import socket
@@ -22,12 +22,12 @@ from privrec.transport.processes import child
 
 LOCAL = "127.0.0.1"
 _GIVEN: set[int] = set()
-"""Ports that were given away: one of them may not be listened on yet."""
+"""Ports that `free_port` returned; their new owner may not listen on them yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFederation:
-    """The folders of a federation on this machine: one of the server, one of each node."""
+    """The folders of a federation on this machine: one for the server, and one for each node."""
 
     path: Path
     terms: Terms
@@ -51,10 +51,10 @@ def make_local(
     users: int | None = None,
     settings: Mapping[str, Any],
 ) -> LocalFederation:
-    """Write the folders of a server and of `nodes` nodes with slices of a data set's people.
+    """Write the folders of a server and of `nodes` nodes, which share the people of a data set.
 
-    `settings` are those of the recipe and terms. Of `synthetic`, `users` people are made; of other
-    data, the first `users` of those who train take part.
+    `settings` has settings of the recipe and fields of the terms. For `synthetic` data, `users`
+    people are generated. For other data, the first `users` people of the training set take part.
     """
     if path.exists() and any(path.iterdir()):
         raise FederationError(f"{path} is in the way: choose another --out")
@@ -73,7 +73,7 @@ def make_local(
     if nodes > len(people):
         raise SettingsError(f"`nodes` must be <= {len(people):,}, the people; got {nodes}")
     if config.budget.mechanism != "none" and users is None and not config.budget.train_people:
-        # The same public number as in the simulator, so that the two cost the same.
+        # The simulator uses the same public number of people, so that both have the same epsilon.
         public = {"train_people": prepared.task.split.public_train}
         config = config.model_copy(update=public)
     enrolments = [
@@ -87,7 +87,7 @@ def make_local(
         options={**options, "name": prepared.task.federation.population, "settings": config},
         hosts=[LOCAL],
     )
-    # Here it is known who was left out, so that the run can be tested on them.
+    # This function knows which people do not take part. So the run can be tested on them.
     run = RunFolder(path=ServerFolder(path / "server").run)
     mark_data(run, prepared.task.federation.fingerprint)
     return LocalFederation(path=path, terms=terms)
@@ -103,9 +103,9 @@ def start_node(
 
 
 def run_local(local: LocalFederation, serve: Callable[..., Path]) -> Path:
-    """Return the run folder of a federation after all its processes worked, and ended.
+    """Run all nodes as processes and the server in this process; return the run folder.
 
-    `serve(folder, host=, port=, check=)` is what the server does.
+    `serve(folder, host=, port=, check=)` runs the server.
     """
     port = free_port()
     with contextlib.ExitStack() as stack:
@@ -116,7 +116,7 @@ def run_local(local: LocalFederation, serve: Callable[..., Path]) -> Path:
 
 
 def _check_alive(local: LocalFederation, processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Raise if a node has ended, with the last line of its log."""
+    """Raise `FederationError` with the last line of the log of a node if its process has ended."""
     for number, process in enumerate(processes):
         if process.poll() is not None:
             text = (local.node(number) / "node.log").read_text(encoding="utf-8", errors="replace")
@@ -125,7 +125,7 @@ def _check_alive(local: LocalFederation, processes: Sequence["subprocess.Popen[b
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on, another one each time."""
+    """Return a free port of this machine, a different port at each call."""
     while True:
         with socket.socket() as probe:
             probe.bind((LOCAL, 0))

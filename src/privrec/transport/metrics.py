@@ -1,7 +1,7 @@
-"""What `/metrics` of a federation's server says, in OpenMetrics.
+"""The figures at `/metrics` of a federation's server, in the OpenMetrics format.
 
-Everything in it is public or has noise: rounds, exchanges, nodes, bytes of replies, refusals by
-kind, epsilon. Bytes of requests are left out: they would tell how many people were drawn.
+All figures are public or have noise: rounds, exchanges, nodes, bytes of replies, refusals by kind,
+epsilon. The bytes of requests are left out, because they would show how many people were drawn.
 """
 
 from collections import Counter
@@ -32,15 +32,15 @@ _KINDS = {
 
 
 class Counted(Protocol):
-    """What a run has in its ledger."""
+    """A function that reads a run's ledger."""
 
     def __call__(self) -> tuple[int, float]:
-        """Return the number of rounds, and epsilon."""
+        """Return the number of rounds and the epsilon that they spent."""
 
 
 @dataclass(slots=True)
 class Spent:
-    """The rounds of a run and its epsilon, which is computed again only after another round."""
+    """The number of rounds of a run and their epsilon. It is computed again after a new round."""
 
     run: RunFolder
     delta: float
@@ -48,20 +48,20 @@ class Spent:
     epsilon: float = 0.0
 
     def __call__(self) -> tuple[int, float]:
-        """Return the number of rounds, and epsilon."""
+        """Return the number of rounds and the epsilon that they spent."""
         try:
             played = played_rounds(self.run)
             if played != self.rounds:
                 ledger = ledger_of(self.run)
                 self.epsilon = ledger.epsilon(self.delta) if ledger.entries else 0.0
                 self.rounds = played
-        except PrivrecError:  # Between two files of a round; the next look has it.
+        except PrivrecError:  # The files of a round are being written; the next call reads them.
             pass
         return max(self.rounds, 0), self.epsilon
 
 
 def text(status: ServerStatus, counts: Mapping[str, int], members: int, spent: Counted) -> str:
-    """Return the metrics as text."""
+    """Return the metrics in the OpenMetrics format. `counts` has the counters of the network."""
     collected = CollectorRegistry(auto_describe=False)
     collected.register(_Collector(status, Counter(counts), members, spent))
     return str(generate_latest(collected), "utf-8")  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ def text(status: ServerStatus, counts: Mapping[str, int], members: int, spent: C
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Collector:
-    """All metrics, as the library asks for them."""
+    """All metrics, in the form that `prometheus_client` needs."""
 
     status: ServerStatus
     counts: Counter[str]

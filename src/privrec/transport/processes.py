@@ -1,4 +1,4 @@
-"""Programs as child processes that end with their parent."""
+"""Child processes that end when their parent process ends."""
 
 import contextlib
 import os
@@ -15,9 +15,10 @@ from pathlib import Path
 def child(
     module: str, arguments: Sequence[str], *, log: Path, patience: float = 5.0
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process that runs `module`, writes to `log`, and ends with the context.
+    """Yield a process that runs `module` and writes its output to `log`; end it with the context.
 
-    Its input is a pipe that closes when this process ends in any way: see `end_with_parent`.
+    The input of the process is a pipe, which closes when the parent process ends, even by a crash:
+    see `end_with_parent`. After `patience` seconds, a process that does not end is killed.
     """
     command = [sys.executable, "-P", "-m", module, *arguments]
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -43,7 +44,7 @@ def child(
 
 
 def end_with_parent(*, grace: float) -> None:
-    """End this process when its input closes: at once, or `grace` seconds after a SIGTERM."""
+    """Kill this process when its input closes: at once, or `grace` seconds after a SIGTERM."""
     threading.Thread(target=_await_parent, args=(grace,), daemon=True, name="parent").start()
 
 

@@ -1,4 +1,4 @@
-"""A federation's node: it opens its folder, checks the terms, and answers until it is stopped."""
+"""Run a node of a federation: open its folder, check the terms, and answer until it is stopped."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ from privrec.transport.processes import end_with_parent
 
 
 def open_node(path: Path, terms: Terms) -> Node:
-    """Return what answers for a node's people; raise unless the node is a part of these terms."""
+    """Return the node with its key and its people's data; raise unless it fits the terms."""
     folder = NodeFolder(path)
     people, catalogue = read_people(folder)
     mine = public_key_text(folder.key)
@@ -40,7 +40,8 @@ def open_node(path: Path, terms: Terms) -> Node:
             f" {len(people):,}"
         )
     plan = plan_of(terms, catalogue, people, node)
-    # What fails here could depend on people's data; it must not become a reply to the server.
+    # An error in `phases_of` could depend on people's data. It must be raised here, before the
+    # server asks, so that it does not become a reply to the server.
     phases_of(plan)
     return Node(
         terms,
@@ -72,7 +73,7 @@ def serve_node(
 
 
 def check_node(path: Path, *, terms: Path, ca: Path) -> None:
-    """Raise unless the node could take part."""
+    """Raise unless the folder, the terms and the certificate are valid and fit together."""
     known = read_terms(terms)
     if not path.is_dir():
         raise FederationError(f"{path} is no folder of a node")
@@ -82,7 +83,7 @@ def check_node(path: Path, *, terms: Path, ca: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a node's folder: two programs on it would each count their own answers."""
+    """Lock a node's folder. Two programs with one folder would count their answers separately."""
     if not path.is_dir():
         raise FederationError(f"{path} is no folder of a node")
     handle = os.open(path, os.O_RDONLY)
@@ -98,7 +99,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run one node for as long as the parent process lives; for `privrec federate up`."""
+    """Run one node until the parent process ends; `privrec federate up` starts this program."""
     path, terms, ca, server = sys.argv[1:]
     end_with_parent(grace=5.0)
     try:

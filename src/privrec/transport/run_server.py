@@ -1,4 +1,4 @@
-"""A federation's server: train by its terms until the run is done."""
+"""Run the server of a federation: train by its terms until the run is done."""
 
 import time
 from collections import Counter
@@ -33,10 +33,11 @@ def serve(
     on_progress: OnProgress | None = None,
     connect: OpenLink = open_link,
 ) -> Path:
-    """Train by the terms until the run is done, from where it stopped; return its folder.
+    """Train by the terms until the run is done; return the run folder.
 
-    `wait` is how many seconds nodes have to appear before the first round. `check` is called now
-    and then while they are waited for, and may raise.
+    A run that was stopped goes on from its last round. `wait` is the time in seconds that nodes
+    have to connect before the first round. Meanwhile `check` is called every half second; it may
+    raise. `watch` is called with the status of the server after each change.
     """
     folder, terms, catalogue = read_server(path)
     plan = plan_of(terms, catalogue)
@@ -78,7 +79,7 @@ def serve(
 
 
 def _gather(server: Server, wait: float, check: Callable[[], None]) -> None:
-    """Return when all nodes are there, or after a while if enough are."""
+    """Wait until all nodes are online. After `wait` seconds, raise if too few are online."""
     end, members = time.monotonic() + wait, len(server.terms.members)
     least = server.terms.threshold(members) if server.terms.secure_sum else 1
     there = -1
@@ -101,6 +102,6 @@ def _gather(server: Server, wait: float, check: Callable[[], None]) -> None:
 
 
 def _show(watch: Callable[[ServerStatus], None], path: Path, status: ServerStatus) -> None:
-    """Write the status to its file, and show it."""
+    """Write the status to its file, and call `watch`."""
     status.write(path)
     watch(status)

@@ -1,6 +1,7 @@
-"""Uvicorn's protocol for HTTP/1.1, with limits of its own on what a connection may send.
+"""Uvicorn's HTTP/1.1 protocol, with limits on what a connection may send.
 
-The head of a request has a largest size and a time, and requests come one after another.
+The head of a request has a largest size and a time limit. A connection may begin a request only
+after the last one was answered.
 """
 
 import asyncio
@@ -10,28 +11,29 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 20.0
 LARGEST_HEAD = 2**16
-"""Both chosen by hand."""
+"""The most bytes of the head of a request. This and `HEAD_SECONDS` are chosen by hand."""
 
 _Base: Any = AutoHTTPProtocol
 
 
 class TimedHttpProtocol(_Base):  # type: ignore[misc]
-    """Uvicorn waits without end for the rest of a request's head, however long it gets.
+    """Uvicorn's protocol without two of its weaknesses.
 
-    So anybody who can reach the port could keep it from answering, by many requests that are never
-    finished, or fill its memory. And with a second request on the line, uvicorn does not tell the
-    first one that the line is gone: a stream would stay open for ever.
+    Uvicorn waits for the rest of a request's head without a limit of time or size. Anybody who can
+    reach the port could send many unfinished requests, until the server stops answering or its
+    memory is full. Also, if a second request waits on a connection, uvicorn does not tell the first
+    one that the connection is closed. So a stream would stay open for ever.
     """
 
     _head = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to wait for a request."""
+        """Start the time limit for the first request."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """End a connection whose head is too long, or that sends more than it was asked for."""
+        """End the connection if the head of a request, or data that nobody reads, is too long."""
         before, reads = self.cycle, self._is_asked() and self.cycle.more_body
         super().data_received(data)
         if reads or self.cycle is not before:
@@ -42,7 +44,7 @@ class TimedHttpProtocol(_Base):  # type: ignore[misc]
             self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        """End a connection that begins a request before the last one was answered."""
+        """End the connection if a request begins before the last one was answered."""
         before, is_early = self.cycle, self._is_asked()
         super().on_headers_complete()
         if is_early and self.cycle is not before:
@@ -51,12 +53,12 @@ class TimedHttpProtocol(_Base):  # type: ignore[misc]
             self.transport.abort()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request."""
+        """Start the time limit for the next request."""
         super().on_response_complete()
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Cancel the time limit."""
         self._timer.cancel()
         super().connection_lost(exc)
 
@@ -70,5 +72,5 @@ class TimedHttpProtocol(_Base):  # type: ignore[misc]
             self.transport.abort()
 
     def _is_asked(self) -> bool:
-        """Return whether a request waits for its answer."""
+        """Return whether the last request is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete

@@ -1,1 +1,1 @@
-"""Matrix factorisation: a person's vector is solved on her device, items' vectors on the server."""
+"""Matrix factorisation: devices solve the vectors of people, the server those of items."""

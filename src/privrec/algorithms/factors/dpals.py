@@ -1,16 +1,19 @@
 """Private alternating least squares (Chien et al., ICML 2021), weighted as by Krichene et al. 2023.
 
-The first sum counts how popular items are. Then, in each round, a device solves its person's vector
-x, of length 1, from the items' vectors, and adds to sums over the items that she has:
+The first sum measures the popularity of items. Then, in each round, a device computes the vector x
+of its person, of length 1, from the vectors of the items. It contributes to these sums, the first
+two of which have a row for each item that the person has:
 
     B_i = Σ ω_ui x_u,   A_i = Σ ω_ui x_u x_uᵀ,   and for all items together G = Σ s_u x_u x_uᵀ
 
-ω_ui = s_u w_i, where w_i = popularity^-μ gives rare items more of the budget, and s_u makes what
-one person adds a vector of length 1. The server adds noise to all of it and solves
+The weight is ω_ui = s_u w_i. The factor w_i = popularity^-μ gives rare items more of the budget.
+The factor s_u scales the contribution of one person to length 1. The server adds noise to all
+three sums and computes the vectors of the items:
 
     v_i = (A_i + γ G + ridge·I)⁻¹ B_i
 
-with γ the weight of items that a person does not have. Everything after a sum is post-processing.
+γ is the weight of the items that a person does not have. All computation on the noised sums is
+post-processing.
 """
 
 import math
@@ -51,66 +54,72 @@ from privrec.types import F32, F64, BoolArray, IntArray, Law, Leaf, Params
 
 POPULARITY, VECTORS = "popularity", "items/vectors"
 ITEM_SUMS, GRAM = "items/sums", "gram"
-"""The sums of a round: a row for each item that is asked for, and one for all items together."""
+"""The sums of a round: one row per selected item (B_i, A_i), and one matrix for all items (G)."""
 SHARED = 1.5
-"""The weight of the shared matrix in what a person adds. Values from 1 to 3 gave the same."""
+"""The weight of G in the contribution of a person. Values from 1 to 3 gave the same accuracy."""
 _LARGEST_FACTOR = 1e4
-"""No number of an item's vector is larger: all of them together have a mean square of 1/d."""
+"""The largest absolute number in item vectors that a device accepts. Honest numbers are smaller,
+because the numbers of all item vectors have a mean square of 1/d."""
 _FEWEST = 50
 _ENOUGH = 2.0
-"""An item is asked about if its popularity is at least this many times the noise of its row."""
+"""An item is selected if its popularity is at least this number times the noise of its row."""
 _RIDGE = 70.0
-"""The ridge of the items' vectors, in units of the noise of one number."""
+"""The ridge (L2 penalty) of item vectors, in units of the noise on one number of a sum."""
 _LEAST_RIDGE = 1e-3
-"""The ridge without noise, in units of a usual eigenvalue: few people leave directions empty."""
+"""A part of the ridge that does not depend on the noise, in units of the mean eigenvalue of γ G.
+With few people, G has eigenvalues near 0."""
 _LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
 _UNKNOWN = -1e3
 
 
 class DpalsSettings(NoiseSettings):
-    """Alternating least squares from noised sums."""
+    """The settings of DPALS (alternating least squares from noised sums)."""
 
     rank: Count = 0
-    """Length of the vectors; 0 chooses it by the noise, from 8 (much) to 40 (little or none)."""
+    """Length of the vectors; 0 chooses a length from 8 (much noise) to 40 (little or none)."""
     rounds: Size = 3
-    """Alternations: in each one people's vectors are solved, then the items'."""
+    """Alternations: each one computes the vectors of people, then the vectors of items."""
     cohort: Size = 10**9
-    """People in each sum; more than there are means everybody."""
+    """People in each sum; a number above the number of training people means everybody."""
     sampling: Law = "poisson"
-    """How a cohort is drawn: each person with the same probability, or a fixed number."""
+    """How the people of a round are drawn: poisson, or fixed (a fixed number of people)."""
     items_per_person: Size = 150
-    """The most items that one person adds to, drawn at random."""
+    """The most items to whose sums one person contributes, drawn at random."""
     item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
-    """An item has the weight popularity^-μ, with this μ: rare items get more of the bound."""
+    """The exponent μ of the item weight popularity^-μ: rare items get more of the bound."""
     item_squares: Weight = 0.0
-    """The weight of A_i beside B_i in what a person adds; 0 solves with G alone."""
+    """Weight of A_i, relative to B_i, in the contribution of a person; 0 uses only G."""
     unseen: Weight = 1.0
-    """The weight of the items that a person does not have (γ)."""
+    """The weight γ of the items that a person does not have."""
     l2: Positive = 5.0
-    """The ridge of a person's vector."""
+    """The ridge (L2 penalty) of a person's vector."""
     dislike_input: Weight = 0.5
     """Weight of a disliked item; a liked item has weight 1."""
 
     def validates_after(self, played: int, rounds: int) -> bool:
-        """Return whether the validation people are looked at: after each alternation."""
+        """Return True after every round, if there are validation people."""
         return self.validation_share > 0
 
 
 class Asked(NamedTuple):
-    """What the server asks about: the items (m,), their weights (m,) and vectors (m, d)."""
+    """The m items that the server selects for a round.
+
+    `kept` (m,) has their positions in the catalogue, `weight` (m,) their weights, and `vectors`
+    (m, d) their vectors.
+    """
 
     kept: IntArray
     weight: F64
     vectors: F64
 
     def told(self) -> dict[str, Leaf]:
-        """Return it as arrays."""
+        """Return the arrays that the server sends to devices."""
         kept = self.kept.astype(np.int32)
         return {"kept": kept, "weight": self.weight, "vectors": self.vectors}
 
     @staticmethod
     def accepts(n_items: int, rank: int) -> dict[str, Accepted]:
-        """Return what a device accepts of it."""
+        """Return the rules by which a device checks these arrays."""
         return {
             "kept": positions(n_items, n_items),
             "weight": weights((None,)),
@@ -119,18 +128,18 @@ class Asked(NamedTuple):
 
     @classmethod
     def of_told(cls, told: Told) -> "Asked":
-        """Return what was told."""
+        """Return the selected items from the arrays that the server sent."""
         numbers = (np.asarray(told[name], np.float64) for name in ("weight", "vectors"))
         return cls(np.asarray(told["kept"], np.int64), *numbers)
 
 
 def own_weights(people: Rated, dislike: float) -> F64:
-    """Return the weight of each entry: 1 for a like, `dislike` for a dislike."""
+    """Return the weight of each rated item: 1 for a like, `dislike` for a dislike."""
     return np.where(people.times > 0, 1.0, dislike)
 
 
 def among(people: Rated, kept: IntArray, n_items: int) -> Rated:
-    """Return people's entries among the kept items; `item` is the place in `kept`."""
+    """Return people's ratings of the items in `kept`; `item` is then an index into `kept`."""
     place = np.full(n_items, -1, np.int64)
     place[kept] = np.arange(len(kept))
     chosen = place[people.item]
@@ -138,17 +147,17 @@ def among(people: Rated, kept: IntArray, n_items: int) -> Rated:
 
 
 def person_vectors(settings: DpalsSettings, vectors: F64, people: Rated) -> F64:
-    """Return each person's vector; `people.item` are rows of `vectors`."""
+    """Return the vector of each person, shape (people, d); `people.item` indexes `vectors`."""
     weights = own_weights(people, settings.dislike_input)
     common = settings.unseen * vectors.T @ vectors + settings.l2 * np.eye(vectors.shape[1])
     return solve(vectors, common, people, weights, weights)
 
 
 class Shares(NamedTuple):
-    """What some people add.
+    """The contributions of some people; row k of each array belongs to person k.
 
-    Row k of `weights` (people, m) is s_k ω of her items, of `parts` (people, …) what each weight
-    multiplies, and of `shared` (people, d(d+1)/2) her part of the sum for all items.
+    `weights` (people, m) has the weights ω of her items. `parts` (people, …) has the vector that
+    each weight multiplies. `shared` (people, d(d+1)/2) is her contribution to G.
     """
 
     weights: sp.csr_array
@@ -159,9 +168,10 @@ class Shares(NamedTuple):
 def shares(
     settings: DpalsSettings, asked: Asked, clients: Clients, n_items: int, round_index: int
 ) -> Shares:
-    """Return what each person adds: a vector of length `BOUND`.
+    """Return the contribution of each person: numbers that form a vector of length `BOUND`.
 
-    It is 0 where she has no such item, or where her vector cannot be computed.
+    The contribution is 0 if the person has none of the selected items, or if her vector cannot be
+    computed.
     """
     people = among(rated(clients, n_items), asked.kept, n_items)
     solved = person_vectors(settings, asked.vectors, people)
@@ -186,7 +196,7 @@ def shares(
 def _drawn(
     people: Rated, clients: Clients, kept: IntArray, settings: DpalsSettings, round_index: int
 ) -> BoolArray:
-    """Return which entries are used: at most `items_per_person` of each person, at random."""
+    """Return a mask of the ratings to use: at most `items_per_person` per person, at random."""
     owner = people.owner
     words = client_words(settings.seed, round_index, "items", clients.ids[owner], kept[people.item])
     order = np.lexsort((words, owner))
@@ -196,7 +206,7 @@ def _drawn(
 
 
 def squares_device(settings: DpalsSettings, n_items: int) -> DeviceHalf:
-    """Return the devices' half of a round."""
+    """Return the device's half of an alternation: the contributions to B_i, A_i and G."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         asked = Asked.of_told(told)
@@ -217,7 +227,7 @@ def squares_device(settings: DpalsSettings, n_items: int) -> DeviceHalf:
             items += mine.weights.T @ mine.parts
             gram += mine.shared.sum(0)
             several += int((mine.shared != 0).any(1).sum())
-        # Everybody adds a vector of length BOUND, so a smaller bound shortens all of them alike.
+        # Each contribution has length BOUND, so a smaller bound shortens all by the same factor.
         scale = min(1.0, clip_norm / BOUND) * (1 - ROUNDING)
         clipped = several if clip_norm * (1 + ROUNDING) < BOUND else 0
         return CohortTotal({ITEM_SUMS: scale * items, GRAM: scale * gram}, clipped=clipped)
@@ -226,7 +236,7 @@ def squares_device(settings: DpalsSettings, n_items: int) -> DeviceHalf:
 
 
 def popularity_device(n_items: int, dislike: float) -> DeviceHalf:
-    """Return the devices' half of the first sum: a person's likes and dislikes, of length 1."""
+    """Return the device's half of the first sum: a person's weighted items, scaled to length 1."""
 
     def rows(clients: Clients) -> sp.csr_array:
         people = rated(clients, n_items)
@@ -252,14 +262,14 @@ def popularity_device(n_items: int, dislike: float) -> DeviceHalf:
 
 
 def _scale(aggregator: Aggregator) -> float:
-    """Return the noise on each number of a sum."""
+    """Return the standard deviation of the noise on each number of a sum; 0 without noise."""
     return aggregator.noise_scale(BOUND) if aggregator.release.is_private else 0.0
 
 
 def asked_of(settings: DpalsSettings, params: Params, first: float, second: float) -> Asked:
-    """Return what the server asks about: the items whose popularity is well above the noise.
+    """Return the items that the server selects: their popularity is well above the noise.
 
-    `first` is the noise on each number of the popularity, `second` that of the other sums.
+    `first` is the noise scale of the popularity. `second` is the noise scale of the later sums.
     """
     popularity = np.asarray(params[POPULARITY], np.float64)
     vectors = np.asarray(params[VECTORS], np.float64)
@@ -272,7 +282,7 @@ def asked_of(settings: DpalsSettings, params: Params, first: float, second: floa
 
 
 def dpals_stages(task: Task[DpalsSettings]) -> tuple[Phase, ...]:
-    """Return the two phases: popularity, and the alternations."""
+    """Return the two phases of DPALS: the popularity sum, then the alternations."""
     settings, split, n_items = task.settings, task.split, task.federation.n_items
     first, second, noise = split_budget(settings, split, n_items)
     rank = settings.rank or rank_for(noise)
@@ -334,7 +344,10 @@ def dpals_stages(task: Task[DpalsSettings]) -> tuple[Phase, ...]:
 def split_budget(
     settings: DpalsSettings, split: Split, n_items: int
 ) -> tuple[Aggregator, Aggregator, float]:
-    """Return the aggregators of both phases, and the noise multiplier of one release for all."""
+    """Return the aggregators of both phases, and a noise multiplier.
+
+    One release with this noise multiplier costs as much as all releases of both phases.
+    """
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     sampling = sampling_of(settings.sampling, min(settings.cohort, users), split)
     if settings.mechanism == "none":
@@ -346,7 +359,7 @@ def split_budget(
 
 
 def rank_for(noise_multiplier: float) -> int:
-    """Return the length of the vectors: the more noise, the shorter; chosen by hand."""
+    """Return the length of the vectors: shorter with more noise. The formula was chosen by hand."""
     wanted = _RANK / math.sqrt(max(noise_multiplier, 1e-6))
     return int(min(max(wanted, _SHORTEST), _LONGEST))
 
@@ -354,7 +367,10 @@ def rank_for(noise_multiplier: float) -> int:
 def item_vectors(
     sums: F64, gram: F64, asked: Asked, settings: DpalsSettings, *, ridge: float
 ) -> F64:
-    """Return v_i = (A_i + γ G + ridge·I)⁻¹ B_i, shape (m, d), scaled to a mean square of 1/d."""
+    """Return v_i = (A_i + γ G + ridge·I)⁻¹ B_i, shape (m, d), scaled to a mean square of 1/d.
+
+    Without `item_squares`, A_i is left out.
+    """
     width = asked.vectors.shape[1]
     common = settings.unseen * _psd(gram[None] / SHARED, width)[0]
     common += (ridge + _LEAST_RIDGE * max(float(np.trace(common)), 1.0) / width) * np.eye(width)
@@ -370,7 +386,7 @@ def item_vectors(
 
 
 def _psd(triangles: F64, width: int) -> F64:
-    """Return the nearest matrices without negative eigenvalues: (m, d(d+1)/2) -> (m, d, d)."""
+    """Return the nearest positive semidefinite matrices: (m, d(d+1)/2) -> (m, d, d)."""
     above = np.triu_indices(width)
     matrices = np.zeros((len(triangles), width, width))
     matrices[:, above[0], above[1]] = triangles
@@ -384,9 +400,10 @@ def _psd(triangles: F64, width: int) -> F64:
 
 
 def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted: bool) -> Scorer:
-    """Return how a device ranks: her vector from the items' vectors, then xᵀv.
+    """Return the scorer: it computes the person's vector x; the score of an item is xᵀv.
 
-    Items without a vector come after all others, the most popular first.
+    Items without a vector rank last, the most popular of them first. If not `adapted`, all items
+    rank by popularity.
     """
     width = (0, *np.shape(params.get(VECTORS, 0)))[-1]
     check_shapes(params, {VECTORS: (n_items, width), POPULARITY: (n_items,)})
@@ -406,7 +423,7 @@ def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted
 
 
 def dpals_plan(task: Task[DpalsSettings]) -> Plan:
-    """Return the two phases, and how a device ranks."""
+    """Return the plan of DPALS: its two phases, and the ranking on a device."""
     ranker = partial(by_factors, task.settings, task.federation.n_items)
     return Plan(
         task=task,

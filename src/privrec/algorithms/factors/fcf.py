@@ -1,12 +1,12 @@
 """Federated collaborative filtering (Ammad-ud-din et al. 2019).
 
-Implicit matrix factorisation (Hu, Koren and Volinsky 2008) with p_ui the preference of person u for
-item i and c_ui = 1 + α r_ui the confidence in it:
+FCF is implicit matrix factorisation (Hu, Koren and Volinsky 2008). p_ui is the preference of person
+u for item i, and c_ui = 1 + α r_ui is the confidence in this preference. FCF minimises
 
     J = Σ_ui c_ui (p_ui - x_uᵀ y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²)
 
-A device solves x_u from the items' vectors Y in closed form and never sends it. It sends the slope
-of J with respect to Y. The server adds slopes up and takes a step of Adam.
+A device computes x_u from the item vectors Y in closed form and never sends x_u. The device sends
+the gradient of J with respect to Y. The server adds up the gradients and takes a step of Adam.
 """
 
 from contextlib import suppress
@@ -37,9 +37,10 @@ from privrec.types import F32, F64, BoolArray, IntArray, Norm, Params
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rated:
-    """Each person's items, each once: person k has the entries `offsets[k]:offsets[k + 1]`.
+    """The rated items of people. Person k has the entries `offsets[k]:offsets[k + 1]`.
 
-    `times` says in how many lines she likes the item; 0 means that she only dislikes it.
+    Each item occurs once per person. `times` is the number of interactions in which the person
+    likes the item; 0 means that she only dislikes the item.
     """
 
     offsets: IntArray
@@ -51,17 +52,17 @@ class Rated:
 
     @property
     def owner(self) -> IntArray:
-        """For each entry, the position of its person."""
+        """The position of the person of each entry, shape (entries,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def only(self, mask: BoolArray) -> "Rated":
-        """Return the same people with those entries that `mask` keeps."""
+        """Return the same people with only the entries that `mask` selects."""
         counts = np.bincount(self.owner[mask], minlength=len(self))
         return Rated(np.concatenate([[0], np.cumsum(counts)]), self.item[mask], self.times[mask])
 
 
 def rated(clients: Clients, n_items: int) -> Rated:
-    """Return what each person rated, in the order of the catalogue."""
+    """Return the items that each person rated, in the order of the catalogue."""
     pair = clients.owner * n_items + clients.item
     pairs, place = np.unique(pair, return_inverse=True)
     times = np.zeros(len(pairs))
@@ -72,14 +73,13 @@ def rated(clients: Clients, n_items: int) -> Rated:
 
 
 def solve(vectors: F64, common: F64, people: Rated, extra: F64, target: F64) -> F64:
-    """Return each person's vector, shape (people, d), by ridge regression on her items' vectors.
-
-    With `extra` e and `target` t, one number an entry, and `common` the part that is the same for
-    everybody (unseen items and the ridge):
+    """Return the vector of each person, shape (people, d), by ridge regression on item vectors.
 
         x = (common + Σ e_i v_i v_iᵀ)⁻¹ Σ t_i v_i
 
-    Where rounding leaves no inverse, x is 0.
+    The sums run over the person's items. `extra` has e and `target` has t, one number per entry.
+    The matrix `common` is the same for everybody: unseen items and the ridge. x is 0 if the matrix
+    has no inverse because of rounding errors.
     """
     solved = np.zeros((len(people), vectors.shape[1]))
     for k in range(len(solved)):
@@ -95,27 +95,27 @@ VECTORS = "items/vectors"
 
 
 class FcfSettings(FederatedSettings):
-    """Implicit matrix factorisation whose items' vectors are learned by a federation."""
+    """The settings of FCF (implicit matrix factorisation with federated item vectors)."""
 
     rank: Size = 64
     """Length of the vectors of people and items."""
     confidence: Weight = 4.0
-    """The confidence in an item is 1 + α r, with this α. r is log2(1 + the number of likes)."""
+    """The α of the confidence 1 + α r in an item; r is log2(1 + the number of likes)."""
     l2: Positive = 60.0
-    """The ridge on every vector (λ)."""
+    """The ridge (L2 penalty) λ on every vector."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.7
     """Preference for an item rated low, between unseen (0) and liked (1)."""
     dislike_weight: Weight = 0.25
-    """The r of an item rated low; that of one like is 1."""
+    """The r of an item rated low; an item with one like has r = 1."""
     embedding_scale: Positive = 0.1
-    """Standard deviation of items' vectors before training."""
+    """Standard deviation of item vectors before training."""
 
 
 # --- the device's half ---------------------------------------------------------------------------
 
 
 def own_weights(settings: FcfSettings, people: Rated) -> tuple[F64, F64]:
-    """Return (confidence c, preference p) of each entry."""
+    """Return the confidence c and the preference p of each entry, shape (entries,) each."""
     liked = people.times > 0
     r = np.where(liked, np.log2(1 + people.times), settings.dislike_weight)
     return 1 + settings.confidence * r, np.where(liked, 1.0, settings.dislike_target)
@@ -129,7 +129,7 @@ def person_vectors(settings: FcfSettings, items: F64, people: Rated) -> F64:
 
 
 def errors_of(settings: FcfSettings, items: F64, people: Rated, vectors: F64) -> F64:
-    """Return c_ui (p_ui - x_uᵀ y_i) of every person and item, shape (people, items)."""
+    """Return c_ui (p_ui - x_uᵀ y_i) for each person and item, shape (people, items)."""
     c, p = own_weights(settings, people)
     wrong = -(vectors @ items.T)
     wrong[people.owner, people.item] = c * (p + wrong[people.owner, people.item])
@@ -137,7 +137,10 @@ def errors_of(settings: FcfSettings, items: F64, people: Rated, vectors: F64) ->
 
 
 def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> DeviceHalf:
-    """Return what a device sends: c (p - xᵀy) x for every item, half of the slope downwards."""
+    """Return the device's half of a round: a device sends c (p - xᵀy) x for every item.
+
+    This is half of the negative gradient of J without the ridge.
+    """
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         items, own = np.asarray(told[VECTORS], np.float64), rated(person, n_items)
@@ -152,7 +155,7 @@ def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> Device
             people = rated(part, n_items)
             vectors = person_vectors(settings, items, people)
             wrong = errors_of(settings, items, people, vectors)
-            # A slope is an outer product, so its length is a product of two, in either norm.
+            # In both norms, the length of an outer product is the product of the two lengths.
             length = np.linalg.norm(wrong, order, 1) * np.linalg.norm(vectors, order, 1)
             scale, was_long, fine = shrink(length, clip_norm)
             total += wrong[fine].T @ (scale[fine, None] * vectors[fine])
@@ -167,10 +170,10 @@ def fcf_device(settings: FcfSettings, n_items: int, norm: Norm = "l2") -> Device
 
 
 def fcf_stages(task: Task[FcfSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of FCF."""
+    """Return the single phase of FCF."""
     settings, federation, split = task.settings, task.federation, task.split
     aggregator = aggregator_of(settings, split)
-    # The mean over people is J divided by their number, and so is the ridge.
+    # The server uses the mean over people, so the ridge is divided by the number of people too.
     optimizer = decayed(
         server_optimizer(settings.server_optimizer, settings.server_lr),
         settings.l2 / split.public_train,
@@ -212,7 +215,7 @@ def fcf_stages(task: Task[FcfSettings]) -> tuple[Phase, ...]:
 
 
 def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
-    """Return how a device ranks: her vector from the frozen items' vectors, then xᵀy."""
+    """Return the scorer: it computes the person's vector x; the score of an item is xᵀy."""
     check_shapes(params, {VECTORS: (n_items, settings.rank)})
     items = np.asarray(params[VECTORS], np.float64)
 
@@ -224,7 +227,7 @@ def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
 
 
 def fcf_plan(task: Task[FcfSettings]) -> Plan:
-    """Return the phase of FCF, and how a device ranks."""
+    """Return the plan of FCF: its single phase, and the ranking on a device."""
     ranker = partial(by_vectors, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(fcf_stages, task), ranker=ranker)
 
@@ -243,7 +246,7 @@ FCF = Recipe(
         "patience": 3,
     },
     presets={
-        "movielens-1m": {"patience": 0},  # The number of rounds was chosen on these people.
+        "movielens-1m": {"patience": 0},  # `rounds` was chosen on the validation people.
         "frappe": {
             "rank": 32,
             "confidence": 2.0,

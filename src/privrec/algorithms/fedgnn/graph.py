@@ -1,8 +1,9 @@
-"""The graph on a device: as arrays of fixed shape for compiled code, and the network over it.
+"""The graph on a device as arrays of fixed shape, and the graph attention network.
 
-It has its person's node, her items' nodes, and for each item the nodes of some other people who
-like it. There is no user id: a person's node begins as the mean of the vectors of the items that
-she likes. What a round hides and which other items it takes is drawn on her device.
+The graph has a node for the person of the device, a node for each of her items and, for each item,
+nodes of some other people who like the item ("neighbours"). There are no user ids: the initial
+vector of a person's node is the mean of the vectors of the items that she likes. In each round, her
+device draws which likes are hidden from the graph, and which other items are used.
 """
 
 from dataclasses import dataclass
@@ -25,30 +26,30 @@ from privrec.types import F32, Array, BoolArray, CodeArray, IntArray, Key, Leaf,
 
 
 class FedGnnSettings(FederatedSettings):
-    """A graph attention network on each device, with noise and cover on the device."""
+    """The settings of FedGNN: the graph attention network, and the noise on the device."""
 
     embedding_size: Size = 64
     """Length of an item's vector."""
     embedding_scale: Positive = 0.1
     """Standard deviation of item vectors before training."""
     hidden_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Share of a person's likes that a round hides from her graph and predicts."""
+    """Share of a person's likes that are hidden from her graph and predicted in a round."""
     targets: Size = 64
     """The most hidden likes of a person in a round."""
     graph_items: Size = 256
     """The most items of a person's graph in a round; ranking uses all of her items."""
     negatives: Size = 200
-    """Unseen items drawn for a person in a round; each hidden like is compared with all."""
+    """Unseen items drawn for a person in a round; each hidden like is compared with all of them."""
     item_rate: Positive = 5.0
-    """Multiplies the server's steps on item vectors; other parameters need smaller ones."""
+    """Factor for the server's learning rate of item vectors, relative to other parameters."""
 
     neighbours: Count = 5
-    """The most neighbours of an item that the matching server gives to a device; 0: no matching."""
+    """The most neighbours (other people who like an item) per item; 0 means no matching."""
     expand_after: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Share of the rounds before graphs are expanded by neighbours."""
+    """Share of the rounds that are played before neighbours are added to the graphs."""
 
     pseudo_items: Count = 100
-    """Items that a person never touched whose rows her device sends too, with made-up values."""
+    """Random items that a person does not have; the device sends random rows for these items."""
     local_clip: Positive = 0.1
     """The device clips every number that it sends to [-local_clip, local_clip]."""
     local_noise: Weight = 0.2
@@ -56,7 +57,7 @@ class FedGnnSettings(FederatedSettings):
 
     @property
     def warm_up_rounds(self) -> int:
-        """The rounds before the matching; 0 without it."""
+        """The number of rounds before the matching of neighbours; 0 without matching."""
         if not self.neighbours:
             return 0
         return min(max(1, round(self.expand_after * self.rounds)), self.rounds - 1)
@@ -79,9 +80,12 @@ class FedGnnSettings(FederatedSettings):
 class Graph(NamedTuple):
     """A person's items and their neighbours, padded to G items; a pytree.
 
-    `items` (G,): for each node an index into a table of item rows. `liked` (G,): whether she likes
-    it. `often` (G,): log of how often she used it. `real` (G,): false for padding. `neighbours`
-    (G, m, d): vectors of other people who like the item, `known` (G, m) says which are there.
+    - `items` (G,): the item of each node, as an index into a table of item rows.
+    - `liked` (G,): whether the person likes the item.
+    - `often` (G,): the logarithm of the number of her interactions with the item.
+    - `real` (G,): false for padding.
+    - `neighbours` (G, m, d): vectors of other people who like the item.
+    - `known` (G, m): whether this neighbour exists.
     """
 
     items: Leaf
@@ -93,13 +97,17 @@ class Graph(NamedTuple):
 
 
 class GraphClient(NamedTuple):
-    """What one person trains on in one round; a pytree.
+    """The training data of one person in one round; a pytree.
 
-    `rows` (R,): the catalogue positions of the items whose rows are sent, ascending, padded with
-    the size of the catalogue. `graph` has the items that are not hidden; `target` (T,) the hidden
-    likes and `negative` (N,) unseen items, all as indices into `rows`. `negatives`: how many of the
-    N are real. `pseudo` (P,): rows that she did not touch, as indices into `rows`, padded with R.
-    `key` (2,): her random numbers of this round. `size`: how many targets are real.
+    - `rows` (R,): the catalogue positions of the items whose rows are sent, ascending, padded with
+      the size of the catalogue.
+    - `graph`: the graph of the items that are not hidden, as indices into `rows`.
+    - `target` (T,): the hidden likes, as indices into `rows`.
+    - `negative` (N,): unseen items, as indices into `rows`.
+    - `negatives`: the number of unseen items without padding.
+    - `pseudo` (P,): pseudo items, as indices into `rows`, padded with R.
+    - `key` (2,): the random key of the person for this round.
+    - `size`: the number of hidden likes without padding.
     """
 
     rows: Leaf
@@ -118,7 +126,11 @@ _SMALLEST, _STEP = 16, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """The different items of one person: their positions, whether liked, and log of how often."""
+    """The distinct items of one person.
+
+    `id` is the person. `ids` has the catalogue positions of the items. `liked` says whether she
+    likes an item. `often` is the logarithm of the number of her interactions with an item.
+    """
 
     id: int
     ids: IntArray
@@ -126,14 +138,14 @@ class Items:
     often: F32
 
     def take(self, chosen: IntArray) -> "Items":
-        """Return the person with only these of her items."""
+        """Return the person with only the items at the indices `chosen`."""
         return Items(
             id=self.id, ids=self.ids[chosen], liked=self.liked[chosen], often=self.often[chosen]
         )
 
 
 def items_of(clients: Clients, k: int) -> Items:
-    """Return the items of client k, ascending. An item counts as liked if any line likes it."""
+    """Return the items of client k, ascending; one like is enough for an item to be liked."""
     lines = slice(int(clients.offsets[k]), int(clients.offsets[k + 1]))
     ids, place, counts = np.unique(
         clients.item[lines].astype(np.int64), return_inverse=True, return_counts=True
@@ -146,23 +158,23 @@ def items_of(clients: Clients, k: int) -> Items:
 
 
 def whole_graph(person: Items, size: int, directory: Directory | None, *, seed: int) -> Graph:
-    """Return the graph of all items of a person, pointing into the catalogue."""
+    """Return the graph of all items of a person; `items` are catalogue positions."""
     length = graph_bucket(len(person.ids))
     graph = _graph(person, person.ids, length, size, directory, seed)
     return graph._replace(items=_padded(person.ids, length))
 
 
 def marks_of(seed: int, person: int, items: IntArray) -> IntArray:
-    """Return for each item the number by which a device knows its own vector again.
+    """Return a random number (mark) per item, by which a device recognises its own vector.
 
-    It differs from item to item, so that marks do not show which items one person likes.
+    A device uses a different mark for each item. So marks do not show which items one person likes.
     """
     words = client_words(seed, 0, "matching mark", np.array([person]), items)
     return (words >> np.uint64(32)).astype(np.int64)
 
 
 def graph_bucket(count: int) -> int:
-    """Return the padded length for `count` items.
+    """Return the padded number of items for `count` items.
 
     >>> graph_bucket(0), graph_bucket(17), graph_bucket(300)
     (16, 64, 1024)
@@ -174,7 +186,7 @@ def graph_bucket(count: int) -> int:
 
 
 def graph_buckets(most: int) -> list[int]:
-    """Return every padded length for up to `most` items.
+    """Return all padded numbers of items for graphs with up to `most` items.
 
     >>> graph_buckets(100)
     [16, 64, 256]
@@ -186,7 +198,7 @@ def graph_buckets(most: int) -> list[int]:
 
 
 def draw_others(seed: int, round_index: int, person: Items, count: int, n_items: int) -> IntArray:
-    """Return up to `count` different items that the person does not have, uniformly."""
+    """Return up to `count` distinct items that the person does not have, drawn uniformly."""
     words = partial(client_words, seed, round_index, "others", np.array([person.id]))
     if n_items < 4 * (count + len(person.ids)):
         every = np.argsort(words(np.arange(n_items)), kind="stable")
@@ -202,7 +214,7 @@ def draw_others(seed: int, round_index: int, person: Items, count: int, n_items:
 
 
 def example(settings: FedGnnSettings, graph: int, n_items: int, neighbours: int) -> GraphClient:
-    """Return an empty client of one shape, to compile that shape before it is needed."""
+    """Return an empty client with a graph of padded length `graph`, for compilation."""
     rows = row_count(settings, graph, n_items)
     shape = (graph, neighbours)
     return GraphClient(
@@ -225,7 +237,7 @@ def example(settings: FedGnnSettings, graph: int, n_items: int, neighbours: int)
 
 
 def row_count(settings: FedGnnSettings, graph: int, n_items: int) -> int:
-    """Return how many item rows a client with a graph of this length may send."""
+    """Return the padded number of item rows that a client with this graph length sends."""
     touched = graph + min(graph, settings.targets) + settings.negatives
     return min(touched + settings.pseudo_items, n_items)
 
@@ -233,7 +245,7 @@ def row_count(settings: FedGnnSettings, graph: int, n_items: int) -> int:
 def pack(
     settings: FedGnnSettings, n_items: int, told: Told, clients: Clients, round_index: int
 ) -> list[GraphClient]:
-    """Return each person packed for one round: what is hidden and drawn follows from the seed."""
+    """Return the training data of each person for one round; random choices depend on the seed."""
     directory = directory_of(told)
     return [
         _pack_one(items_of(clients, k), settings, n_items, round_index, directory)
@@ -273,7 +285,7 @@ def _pack_one(
 
 
 def _split(person: Items, settings: FedGnnSettings, round_index: int) -> tuple[IntArray, Items]:
-    """Return the hidden likes of a round, and the person as her graph shows her."""
+    """Return the positions of the hidden likes, and the person with the items of her graph."""
     words = client_words(settings.seed, round_index, "hidden", np.array([person.id]), person.ids)
     order = np.argsort(words, kind="stable")
     likes, others = order[person.liked[order]], order[~person.liked[order]]
@@ -291,7 +303,7 @@ def _graph(
     directory: Directory | None,
     seed: int,
 ) -> Graph:
-    """Return the graph of the person's items, as indices into the sorted `rows`."""
+    """Return the graph of the person's items; `items` are indices into the sorted `rows`."""
     count, most = len(person.ids), 0 if directory is None else directory.vectors.shape[1]
     neighbours = np.zeros((length, most, size), np.float32)
     known = np.zeros((length, most), np.bool_)
@@ -327,10 +339,11 @@ _TINY = 1e-12
 
 
 def shapes(n_items: int, size: int) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of the parameters. The last column of an item's row is its bias.
+    """Return the shapes of the parameters by name. The last number of an item's row is its bias.
 
-    `item/…` is the attention of an item's node over itself, its person and its neighbours;
-    `person/…` that of the person's node over the items that she likes and those that she dislikes.
+    `item/…` are the parameters of an item node's attention over itself, the person's node and the
+    item's neighbours. `person/…` are the parameters of the person node's attention over liked items
+    and disliked items.
     """
     return {
         ITEM_TABLE: (n_items, size + 1),
@@ -348,10 +361,11 @@ def shapes(n_items: int, size: int) -> dict[str, tuple[int, ...]]:
 
 
 def fresh(key: Key, n_items: int, size: int, scale: float) -> dict[str, Array]:
-    """Return the parameters before training: a person is the mean of the items that she likes.
+    """Return the parameters before training.
 
-    The messages of an item to itself and of a like to the person are the identity, all other
-    messages are zero, and all items of a person get the same attention.
+    The message matrices from an item to itself and from a liked item to the person are the
+    identity; all other message matrices are zero. All items of a person get the same attention. So
+    the vector of a person is proportional to the sum of the vectors of the items that she likes.
     """
     params = {name: jnp.zeros(shape) for name, shape in shapes(n_items, size).items()}
     vectors = scale * jax.random.normal(key, (n_items, size))
@@ -364,25 +378,26 @@ def fresh(key: Key, n_items: int, size: int, scale: float) -> dict[str, Array]:
 
 
 def without_neighbours(params: Params) -> dict[str, Array]:
-    """Return the parameters as `fresh` has them for neighbours.
+    """Return the parameters with those for neighbours reset to their initial values.
 
-    Rounds without neighbours use none of these, and so have only added noise to them.
+    Rounds without neighbours do not use these parameters and only add noise to them.
     """
     names = ("item/message", "item/sender", "item/kind")
     return {**params, **{name: params[name].at[2].set(0.0) for name in names}}
 
 
 def person_vector(params: Params, rows: Array, graph: Graph) -> Array:
-    """Return the person's node (d,) after both attentions; zero for a graph without items.
+    """Return the vector of the person's node, shape (d,), after both attention layers.
 
-    `rows` (R, d + 1) is the table that `graph.items` points into.
+    `rows` (R, d + 1) is the table that `graph.items` indexes. The vector is zero without items.
 
         p = mean of x_i over liked items i
         y_i = Σ_j α_ij M_k(j) x_j over j in {i, p, neighbours of i}
         u = n^g · e^b · Σ_i β_i N_k(i) y_i over her n items i
 
-    α and β are softmax(LeakyReLU(receiver · x_i + sender_k · x_j + kind_k)); β also has `often`
-    times the log of how often she used the item.
+    M and N are the message matrices of `item/…` and `person/…`, and k(j) is the kind of node j. α
+    and β are softmax(LeakyReLU(receiver · x_i + sender_k · x_j + kind_k)). For β, the argument also
+    has the term `person/often` · `graph.often`. (b, g) is `person/gain`.
     """
     items = rows[graph.items, :-1]
     likes = (graph.real & graph.liked).astype(items.dtype)
@@ -407,9 +422,9 @@ def person_vector(params: Params, rows: Array, graph: Graph) -> Array:
 
 
 def item_nodes(params: Params, items: Array, person: Array, graph: Graph) -> Array:
-    """Return the nodes of the person's items (G, d) after the attention over what is around them.
+    """Return the vectors of the person's item nodes, shape (G, d), after the first attention layer.
 
-    An item attends over itself, over its person's node and over its neighbours' vectors.
+    An item node attends over itself, the person's node and the vectors of the item's neighbours.
     """
     size = items.shape[1]
     self_, sender, kind = params["item/message"], params["item/sender"], params["item/kind"]
@@ -433,7 +448,10 @@ def item_nodes(params: Params, items: Array, person: Array, graph: Graph) -> Arr
 
 
 def masked_softmax(logits: Array, there: Array) -> Array:
-    """Return the softmax over the last axis of what is there; zeros where nothing is."""
+    """Return the softmax over the last axis, restricted to the mask `there`.
+
+    The result is 0 outside the mask.
+    """
     highest = jnp.max(jnp.where(there, logits, -jnp.inf), axis=-1, keepdims=True)
     highest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0.0))
     weights = jnp.where(there, jnp.exp(jnp.where(there, logits - highest, 0.0)), 0.0)
@@ -441,5 +459,5 @@ def masked_softmax(logits: Array, there: Array) -> Array:
 
 
 def scores(person: Array, rows: Array) -> Array:
-    """Return the score of each item row (R,): ⟨person, item⟩ + the item's bias."""
+    """Return the score of each item row, shape (R,): person · item vector + item bias."""
     return rows[:, :-1] @ person + rows[:, -1]

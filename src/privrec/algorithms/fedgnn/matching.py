@@ -1,9 +1,9 @@
-"""The matching of neighbours: an exchange that is not a sum.
+"""The matching of neighbours: an exchange with a matching server that is not a sum.
 
-The recommendation server draws a key and tells it to the devices, never to the matching server. A
-device sends the matching server, for each item that its person likes, a keyed hash of the item (its
-token), and one vector. The matching server groups the vectors by token. It knows no item, no
-catalogue and no key: the types of `match` have no place for them.
+The recommendation server draws a secret key and sends it to the devices, never to the matching
+server. A device sends the matching server one vector of its person, and a token for each item that
+she likes. A token is a keyed hash of the item. The matching server groups the vectors by token.
+The matching server knows no items, no catalogue and no key; `match` has no arguments for them.
 """
 
 import hmac
@@ -18,7 +18,7 @@ import numpy as np
 from privrec.types import F32, Array, BoolArray, IntArray, Leaf
 
 _BYTES = 16
-"""The length of a token: 128 bits of HMAC-SHA256."""
+"""The length of a token in bytes: 128 bits of HMAC-SHA256."""
 _PREFIX = "matching/"
 KEY, TOKENS = f"{_PREFIX}key", f"{_PREFIX}tokens"
 VECTORS, MARKS, COUNTS = f"{_PREFIX}vectors", f"{_PREFIX}marks", f"{_PREFIX}counts"
@@ -27,8 +27,9 @@ VECTORS, MARKS, COUNTS = f"{_PREFIX}vectors", f"{_PREFIX}marks", f"{_PREFIX}coun
 class Offer(NamedTuple):
     """All that one device sends to the matching server.
 
-    `marks` has a number for each token, by which the device finds its own vector among those that
-    come back. In the simulation it follows from the seed, her id and the item.
+    `marks` has a random number for each token. The device uses this number to find its own vector
+    among the vectors that it receives. In the simulation, the number depends on the seed, the id of
+    the person and the item.
     """
 
     tokens: tuple[bytes, ...]
@@ -37,7 +38,7 @@ class Offer(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """What the matching server gives out of one person: her vector and her device's mark for it."""
+    """What the matching server sends to devices about one person: her vector and its mark."""
 
     vector: F32
     mark: int
@@ -49,9 +50,9 @@ class Neighbour(NamedTuple):
 def match(
     offers: Iterable[Offer], most: int, draw: np.random.Generator
 ) -> dict[bytes, list[Neighbour]]:
-    """Return for each token up to `most` of the people who sent it, chosen uniformly.
+    """Return for each token up to `most` of the people who sent this token, chosen uniformly.
 
-    A reservoir for each token: the k-th sender replaces one of those kept with probability most/k.
+    This is reservoir sampling: with probability most/k, the k-th sender replaces a chosen one.
     """
     kept: dict[bytes, list[Neighbour]] = {}
     seen: dict[bytes, int] = {}
@@ -70,7 +71,7 @@ def match(
 
 
 def empty_table(n_items: int, most: int, size: int) -> dict[str, Array]:
-    """Return what devices are told of the matching before it took place: nothing is known."""
+    """Return the arrays that devices get before the matching: an empty table of neighbours."""
     return {
         KEY: jnp.zeros(8, jnp.uint32),
         TOKENS: jnp.zeros((n_items, _BYTES // 4), jnp.uint32),
@@ -83,9 +84,9 @@ def empty_table(n_items: int, most: int, size: int) -> dict[str, Array]:
 def table_of(
     matched: Mapping[bytes, list[Neighbour]], key: bytes, n_items: int, most: int, size: int
 ) -> dict[str, Array]:
-    """Return what devices are told: the key, and the matched vectors in the order of their tokens.
+    """Return the arrays that devices get: the key, and the matched vectors in the order of tokens.
 
-    It has `n_items` places, so that its size does not depend on what people like.
+    The table has `n_items` entries, so that its size does not depend on what people like.
     """
     told = {name: np.array(leaf) for name, leaf in empty_table(n_items, most, size).items()}
     told[KEY] = np.frombuffer(key, np.uint32)
@@ -99,7 +100,7 @@ def table_of(
 
 
 def is_trained(name: str) -> bool:
-    """Return whether a parameter is trained; one that came from the matching is only told."""
+    """Return whether training changes this array; the results of the matching are not trained."""
     return not name.startswith(_PREFIX)
 
 
@@ -113,15 +114,15 @@ def trained_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
 
 @lru_cache(maxsize=1 << 17)
 def item_token(key: bytes, item: int) -> bytes:
-    """Return HMAC-SHA256(key, item), cut to 16 bytes."""
+    """Return the token of an item: the first 16 bytes of HMAC-SHA256(key, item)."""
     return hmac.digest(key, int(item).to_bytes(8, "big"), "sha256")[:_BYTES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Directory:
-    """What a device was told of the matching, so that it can look its own items up.
+    """The results of the matching on a device, in which the device finds the neighbours of an item.
 
-    `places` has for each token the place of its vectors (n, m, d), marks (n, m) and count (n,).
+    `places` maps a token to the index of its `vectors` (n, m, d), `marks` (n, m) and `counts` (n,).
     """
 
     key: bytes
@@ -132,7 +133,7 @@ class Directory:
 
 
 def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
-    """Return how a device looks neighbours up; None if there was no matching."""
+    """Return the results of the matching from the server's arrays; None if there are none."""
     if KEY not in told:
         return None
     tokens, counts = np.asarray(told[TOKENS], np.uint32), np.asarray(told[COUNTS])
@@ -146,9 +147,9 @@ def directory_of(told: Mapping[str, Leaf]) -> Directory | None:
 
 
 def neighbours_of(directory: Directory, items: IntArray, marks: IntArray) -> tuple[F32, BoolArray]:
-    """Return the neighbours' vectors of each item (k, m, d) and which are there (k, m).
+    """Return the vectors of the neighbours of k items (k, m, d), and whether each exists (k, m).
 
-    `marks` (k,) are those of the device itself: its own vector is not there.
+    `marks` (k,) are the marks of the device, by which its own vector is left out.
     """
     most = directory.vectors.shape[1]
     places = np.array(

@@ -1,7 +1,7 @@
-"""The recipe fedgnn: rounds without neighbours, their matching, rounds with them; and ranking.
+"""The recipe fedgnn: rounds without neighbours, the matching of neighbours, rounds with neighbours.
 
-In a round devices send noised gradients, with rows of items that they did not touch for cover. The
-server steps along their mean.
+In a round, devices send noised gradients, including rows of items that the person does not have, to
+hide her items. The server takes a step along the mean gradient.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ ALONE, MATCHING = "warm-up", "matching"
 
 
 def stages(task: Task[FedGnnSettings]) -> tuple[Stage, ...]:
-    """Return rounds on graphs without neighbours, the matching, and rounds on expanded graphs."""
+    """Return the stages: rounds without neighbours, the matching, and rounds with neighbours."""
     settings, most, first = task.settings, task.settings.neighbours, task.settings.warm_up_rounds
 
     def begin(before: Params | None) -> Params:
@@ -84,10 +84,10 @@ def stages(task: Task[FedGnnSettings]) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=16)
 def local_gradient(*, clip: float, noise: float) -> LocalTrain:
-    """Return what a device sends: minus its gradient, clipped and noised number by number.
+    """Return the local training: a device sends its negative gradient, clipped and noised.
 
-    The rows of `pseudo` items, which the person never touched, get values with the mean and the
-    covariance of the true rows. A person without likes sends zeros.
+    Each number is clipped and noised separately. The rows of pseudo items get random values with
+    the mean and the covariance of the true rows. A person without likes sends zeros.
     """
 
     def local(params: Params, catalogue: Bags, client: GraphClient) -> LocalResult:
@@ -109,7 +109,10 @@ def local_gradient(*, clip: float, noise: float) -> LocalTrain:
 
 
 def hidden_loss(touched: Params, client: GraphClient) -> Array:
-    """Return Σ over hidden likes t of log Σ_j e^s_j - s_t, where j is t or any negative."""
+    """Return the sum over hidden likes t of log Σ_j e^s_j - s_t; j runs over t and all negatives.
+
+    s_j is the score of item j.
+    """
     rows = touched[ITEM_TABLE]
     person = person_vector(touched, rows, client.graph)
     every = scores(person, rows)
@@ -126,7 +129,7 @@ def pseudo_rows(key: Key, slope: Array, true: Array, count: int) -> Array:
     mean = share @ slope
     centred = slope - mean
     variance = (centred * share[:, None]).T @ centred
-    # Rows of one person span few directions; without this the root would not exist in 32 bits.
+    # The covariance has low rank. Without the ridge, its Cholesky factor would fail in 32 bits.
     ridge = 1e-4 * jnp.trace(variance) / len(variance) + 1e-20
     root = jnp.linalg.cholesky(variance + ridge * jnp.eye(len(variance)))
     root = jnp.where(jnp.isfinite(root).all(), root, jnp.diag(jnp.sqrt(jnp.diag(variance))))
@@ -134,7 +137,7 @@ def pseudo_rows(key: Key, slope: Array, true: Array, count: int) -> Array:
 
 
 def locally_noised(key: Key, sent: Params, *, clip: float, noise: float) -> dict[str, Array]:
-    """Return every number clipped to [-clip, clip], plus Laplace noise of scale `noise`."""
+    """Return the arrays with each number clipped to [-clip, clip], plus Laplace noise."""
     names = sorted(sent)
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
     clipped = {name: jnp.clip(sent[name], -clip, clip) for name in names}
@@ -155,9 +158,10 @@ def gradient_phase(
     neighbours: int,
     begin: Callable[[Params | None], Params],
 ) -> Phase:
-    """Return rounds that step along the mean of what devices send, from `begin(before)` on.
+    """Return a phase whose server step follows the mean gradient of devices.
 
-    Graphs have up to `neighbours` neighbours of an item. In the last rounds the server's rate falls
+    The phase begins with the parameters that `begin(before)` returns. Graphs have up to
+    `neighbours` neighbours per item. In the last phase (`TRAIN`), the server's learning rate falls
     to 0.
     """
     settings, federation, split = task.settings, task.federation, task.split
@@ -193,7 +197,7 @@ def gradient_phase(
 
 
 def local_noise_of(settings: FedGnnSettings) -> dict[str, Any] | None:
-    """Return what the ledger says of the noise on devices; None if there is none."""
+    """Return the ledger entry for the noise on devices; None without this noise."""
     if not settings.local_noise:
         return None
     return {
@@ -214,9 +218,10 @@ def falling_rate(
     item_rate: float,
     rounds: int,
 ) -> optax.GradientTransformation:
-    """Return the server's optimizer, with a rate that falls in a straight line over `rounds`.
+    """Return the server's optimizer; its learning rate falls linearly to 0 over `rounds`.
 
-    Late steps are small, so that the noise of many rounds is averaged. 0 rounds: it stays.
+    Late steps are small, so that the noise of many rounds is averaged. If `rounds` is 0, the
+    learning rate is constant.
     """
     chosen = server_optimizer(name, learning_rate, item_rate)
     if rounds:
@@ -229,7 +234,7 @@ def falling_rate(
 
 
 def matching(task: Task[FedGnnSettings], *, first: int) -> Exchange:
-    """Return the exchange in which every training device asks for neighbours, once."""
+    """Return the stage in which every training device asks the matching server once."""
     settings, federation, train = task.settings, task.federation, task.split.train
     most, shape = settings.neighbours, (federation.n_items, task.settings.neighbours)
     aggregator = plain(sampling_of("fixed", len(train), task.split))
@@ -242,8 +247,8 @@ def matching(task: Task[FedGnnSettings], *, first: int) -> Exchange:
         )
 
     def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
-        # From the seed, so that a run can be repeated. It is a simulation: no matching server
-        # exists that could guess the seed.
+        # The key comes from the seed, so that a run can be repeated. In this simulation, there is
+        # no real matching server that could guess the seed.
         secret = rng(settings.seed, first, "matching key").bytes(32)
         offers = (
             offer
@@ -275,7 +280,7 @@ def matching(task: Task[FedGnnSettings], *, first: int) -> Exchange:
 def offers_of(
     people: Clients, params: Params, secret: bytes, settings: FedGnnSettings
 ) -> Iterator[Offer]:
-    """Yield what each device sends to the matching server; a person without likes sends nothing."""
+    """Yield the message of each device to the matching server; without likes, there is none."""
     persons = [items_of(people, k) for k in range(len(people))]
     persons = [person for person in persons if person.liked.any()]
     graphs = [
@@ -303,7 +308,10 @@ def _score_all(params: Params, catalogue: Bags, graph: Graph) -> Array:
 
 
 def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
-    """Return how a device ranks: own items first, all by the graph of everything on the device."""
+    """Return the scorer: it scores all items with the graph of all the person's items.
+
+    The items that the person likes rank first.
+    """
     size = settings.embedding_size
     check_shapes(params, shapes(n_items, size))
     directory = directory_of(params)
@@ -320,7 +328,7 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
 
 
 def plan(task: Task[FedGnnSettings]) -> Plan:
-    """Return the stages of FedGNN, and how a device ranks."""
+    """Return the plan of FedGNN: its stages, and the ranking on a device."""
     ranker = partial(by_graph, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(stages, task), ranker=ranker)
 
@@ -337,6 +345,6 @@ FEDGNN = Recipe(
         "server_lr": 0.002,
         "validate_every": 200,
     },
-    # Validation would take 77 of 766 people out of training, too many once settings are chosen.
+    # The settings are already chosen. With validation, 77 of the 766 people could not train.
     presets={"frappe": {"rounds": 150, "cohort": 100, "validation_share": 0.0}},
 )

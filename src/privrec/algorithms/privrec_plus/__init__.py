@@ -1,1 +1,1 @@
-"""PrivRec+: a model over the person's own history, from sums to which each person adds once."""
+"""PrivRec+: scores items by a person's own history; learned from sums over people."""

@@ -1,7 +1,8 @@
-"""Items that come after the release get vectors from their public features, and from nobody's data.
+"""Adds items to a trained model: their vectors follow from public features of items alone.
 
-A new item is placed among the items that are like it by the kernels (`public.py: through_kernel`).
-How popular it would be is guessed from how popular these are.
+The kernels say how similar a new item is to each known item (`kernels.py`). The vector of a new
+item is computed from the vectors of similar items (`public.py: through_kernel`). Its popularity is
+predicted from the popularity of similar items.
 """
 
 import numpy as np
@@ -21,17 +22,16 @@ from privrec.errors import RunFolderError
 from privrec.types import F32, F64, IntArray, Leaf, Params
 
 _MOST = 2000
-"""Items from which popularity is guessed at most: the eigenvectors of so many take seconds."""
+"""The most known items that predict popularity. The eigenvectors of 2,000 items take seconds."""
 _RIDGES = 10.0 ** np.arange(-2, 3.5, 0.5)
 
 
 def with_items(
     settings: SumsSettings, params: Params, catalogue: Catalogue, known: int
 ) -> dict[str, F32]:
-    """Return the parameters with those of the items after the `known` first ones.
+    """Return the parameters with rows for the new items: all items after the first `known` items.
 
-    The new items can be recommended. In a history they count nothing, as other items that were not
-    among the most popular.
+    The new items can be recommended. A new item in a person's history has no effect on the scores.
     """
     if "public/trust" not in params:
         raise RunFolderError(
@@ -64,10 +64,11 @@ def with_items(
 
 
 def guessed_popularity(kernels: Kernels, weights: F64, popularity: F64, new: IntArray) -> F64:
-    """Return how popular new items would be, by kernel ridge on the logarithm of popularity.
+    """Return the predicted popularity of each new item, shape (len(new),).
 
-    The ridge is that with the smallest error where each known item is left out once. A guess is
-    never above the most popular item.
+    The prediction is a kernel ridge regression on the logarithm of popularity. The ridge has the
+    smallest leave-one-out error over the known items. No new item is predicted to be more popular
+    than the most popular known item.
     """
     order = np.argsort(-popularity, kind="stable")
     places = np.linspace(0, len(order) - 1, min(len(order), _MOST)).round().astype(np.int64)

@@ -1,8 +1,8 @@
-"""What follows from the settings of PrivRec+ before a run: noise, shapes, and the server's work.
+"""Computes noise, array shapes, and the server's memory and arithmetic from the settings.
 
-The budget is split between the sums and the rounds on top. The memory and arithmetic of the
-server follow from shapes; copies of a matrix were counted by hand, and tests compare them with the
-peak of what numpy asks for.
+The privacy budget is split between the sums over people and the training rounds after them. The
+server's memory follows from array shapes. The copies of each matrix were counted by hand. Tests
+compare the result with the peak of the memory that numpy allocates.
 """
 
 import math
@@ -48,10 +48,11 @@ from privrec.simulate.cost import most
 def split_budget(
     settings: SumsSettings, split: Split, n_items: int, *, sums: int = 1
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
-    """Return the aggregators of popularity, of what follows and of the rounds on top.
+    """Return three aggregators: for popularity, for the later sums, and for the training rounds.
 
-    Together they cost `epsilon`. After popularity there are as many equal releases as `sums` says.
-    With rounds on top, all these get the share `stage1_share` of ε. Without, they get all of it.
+    Together the three cost `epsilon`. The number of later sums is `sums`. They all have the same
+    noise. If there are training rounds, popularity and the later sums get the share `stage1_share`
+    of `epsilon`. If there are none, the sums get all of `epsilon`.
     """
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     everybody, some = (
@@ -85,10 +86,11 @@ def _check_bound(settings: SumsSettings) -> None:
 
 
 class PublicBudget(NamedTuple):
-    """The mechanisms of popularity, alignments and moments; no moments where they do not pay.
+    """The noise mechanisms of the three releases of `public.py`: popularity, alignments, moments.
 
-    With a trust of at least `least_trust`, the last release counts popularity again. `widest` is
-    the length of the items' vectors at most, in a large catalogue.
+    `moments` is None if there are too few people for useful moments. If the trust in features is at
+    least `least_trust`, the last release is popularity again. `widest` is the largest length of an
+    item's vector in a large catalogue, and None in a small one.
     """
 
     popularity: Aggregator
@@ -105,7 +107,7 @@ class PublicBudget(NamedTuple):
 
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
-    """Return the mechanisms of the releases in a public basis; together they cost `epsilon`."""
+    """Return the noise mechanisms of the releases of `public.py`. Together they cost `epsilon`."""
     _check_bound(settings)
     check_gaussian(settings)
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
@@ -142,17 +144,20 @@ def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicB
 _NUMBER = 4
 """Bytes of a float32."""
 _USUAL_RANK = 128
-"""What is advised instead of vectors as long as the catalogue: the default of `history_rank`."""
+"""The `history_rank` that an error message suggests if vectors as long as the catalogue do not fit
+into memory. It is the default of that setting."""
 _ONE_BY_ONE = 2
-"""A product of a few vectors and a large matrix takes about so many times as long as its share of a
-product of two large matrices, because the matrix is read for each. Measured with rank 1024."""
+"""A factor of time: a product of few vectors and a large matrix takes about twice as long per
+multiplication as a product of two large matrices. The reason: each small product reads the whole
+matrix again. Measured with rank 1024."""
 
 
 def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
-    """Return what the closed form without noise needs: `sums.py`, `solve.py: exact_tower`.
+    """Return the server's work for the closed form without noise (`solve.py: exact_tower`).
 
-    At the peak there are the sum, its copy, the factor, and three parts of the inverse (and a mask
-    of 1 byte); or the first three, the inverse, and three matrices of columns by items.
+    Memory has two possible peaks. The first: the sum, its copy, the Cholesky factor, three parts of
+    the inverse, and a mask of 1 byte per entry. The second: the sum, its copy, the factor, the
+    inverse, and three matrices of shape (columns, items).
     """
 
     def columns(items: int) -> int:
@@ -173,17 +178,19 @@ def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | N
         bytes=needed(items, rank or layout.n_items),
         what=f"the closed form over {items:,} items",
         instead=partial(_fewer_items, needed_with_rank, items, exact=settings),
-        # Cholesky and the inverse from it (m³/2), and ten products with a basis that is made
-        # orthonormal. Measured, they take at least 3 and 5 times as long as one product does.
+        # The Cholesky factor and the inverse take m³/2. Then there are ten products with a basis,
+        # and the basis is made orthonormal. The factors 3 and 5 were measured: per multiplication,
+        # these two parts take at least 3 and 5 times as long as a plain matrix product.
         multiply_adds=3 * m**3 // 2 + 5 * (10 * m * items * width + 8 * (m + items) * width**2),
     )
 
 
 def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
-    """Return what the closed form under noise needs: `sums.py: taste_moments`, `denoised`.
+    """Return the server's work for the closed form under noise (`solve.py: noisy_tower`).
 
-    At the peak there are the triangle in 64 bits, its noise and the parts of it; or the matrix and
-    where its triangle lies. The noise decides how many items there are, at most `history_items`.
+    Memory has two possible peaks. The first: the upper triangle in 64 bits, its noise, and the
+    parts of the noise. The second: the matrix, and the positions of its upper triangle. The number
+    of items depends on the noise and is at most `history_items`.
     """
 
     def needed(items: int) -> int:
@@ -194,16 +201,17 @@ def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | N
         bytes=needed(items),
         what=f"the noised closed form over {items:,} items",
         instead=partial(_fewer_items, needed, items, exact=None),
-        # A tridiagonal matrix in 64 bits, half of it by products of matrix and vector.
+        # The reduction to a tridiagonal matrix in 64 bits. Half of it is matrix-vector products.
         multiply_adds=4 * items**3,
     )
 
 
 def public_work(layout: Layout, kernels: int, rank: int, told: Told | None) -> ServerWork:
-    """Return what a release in a public basis needs: `public.py: commons_of, basis_of, tower_of`.
+    """Return the server's work for `commons_of`, `basis_of` and `tower_of` in `public.py`.
 
-    At the peak there are the kernels over kept items and some copies of their mixture; or the
-    vectors of all items, of length `rank`, several times.
+    The memory's peak is the largest of three needs: the kernels over the most popular items with
+    copies of their weighted sum, some copies of all items' vectors of length `rank`, and the kernel
+    between `AT_ONCE` items and the most popular items.
     """
     items, common = (min(layout.n_items, most) for most in (MOST_ITEMS, MOST_COMMON))
     return ServerWork(
@@ -215,7 +223,7 @@ def public_work(layout: Layout, kernels: int, rank: int, told: Told | None) -> S
         ),
         what=f"the noised closed form over {items:,} items",
         instead=lambda free: "set `history` to 'subspace'",
-        # Kernels, and the top eigenvectors of a matrix in 64 bits.
+        # The top eigenvectors of a matrix in 64 bits, and the kernels.
         multiply_adds=4 * items**3 + kernels * layout.n_items * common,
     )
 
@@ -223,12 +231,12 @@ def public_work(layout: Layout, kernels: int, rank: int, told: Told | None) -> S
 def subspace_work(
     settings: SumsSettings, layout: Layout, rank: int, told: Told | None
 ) -> ServerWork:
-    """Return what the subspace iteration needs, at its end: some tables of all columns.
+    """Return the server's work for the subspace iteration (`subspace.py`). Memory peaks at its end.
 
-    They are the first basis and the last one (joined, where it has several blocks), the sums, the
-    directions and their copy; and the item vectors before and after. Besides, the solution for some
-    items at a time takes vectors of 64 bits, `sides` and more for each, and there are some square
-    matrices.
+    Five tables have a row for each column: the first basis, the last basis, the sums, the
+    directions and their copy. A basis of several blocks is also joined, which is one more table.
+    The item vectors are there twice. The regression solves 1024 items at a time. It needs `sides`
+    and more vectors in 64 bits for each of these items, and some square matrices.
     """
     exact = without_noise(settings)
     sides = 4 if layout.dislikes and (exact is None or exact.dislike_target) else 2
@@ -250,17 +258,18 @@ def subspace_work(
         bytes=needed(rank),
         what=f"a subspace of rank {rank:,} over {layout.size:,} columns",
         instead=instead,
-        # Of columns and of square matrices in 64 bits: twice. Of items one by one: `_ONE_BY_ONE`.
+        # Products of columns and of square matrices in 64 bits count twice. Products of single
+        # items count `_ONE_BY_ONE` times.
         multiply_adds=rank**2 * (8 * layout.size + _ONE_BY_ONE * sides * layout.n_items)
         + 40 * rank**3,
     )
 
 
 def pairs_work(layout: Layout, hop: Hop, told: Told | None) -> ServerWork:
-    """Return what the sum of pairs needs: `hop.py`.
+    """Return the server's work for the sum over pairs of items (`hop.py`).
 
-    There are products of some items at a time, the pairs that are kept, and their order by value.
-    How many are kept is known from data alone; it is taken for as many as the model has.
+    Memory holds the products of some items at a time, the kept pairs, and their order by value. The
+    number of kept pairs depends on the data. The estimate assumes `hop.items` pairs for each item.
     """
     kept = layout.n_items * min(hop.items, layout.n_items)
 
@@ -276,7 +285,7 @@ def pairs_work(layout: Layout, hop: Hop, told: Told | None) -> ServerWork:
 
 
 def sweeps_work(layout: Layout, width: int, told: Told | None) -> ServerWork:
-    """Return what a second opinion needs: `sweeps.py`, some tables of all items in 64 bits."""
+    """Return the server's work for the second model (`sweeps.py`): 12 item tables in 64 bits."""
 
     def needed(width: int) -> int:
         return 8 * 12 * layout.n_items * width
@@ -296,10 +305,11 @@ def sweeps_work(layout: Layout, width: int, told: Told | None) -> ServerWork:
 def rounds_work(
     settings: SumsSettings, layout: Layout, rank: int, cohort: int, told: Told | None
 ) -> ServerWork:
-    """Return what the rounds on top need: `softmax.py`, `TOGETHER` people in one compiled call.
+    """Return the server's work for the training rounds (`softmax.py`).
 
-    For each person of a cohort there are her row, scores and targets; for each call the sum of its
-    people; and the model, the optimizer's state, and both again after a step.
+    Memory holds the row, scores and targets of each person of a cohort. Each compiled call of
+    `TOGETHER` people adds its sum. The model and the optimizer's state are there twice: before and
+    after the step.
     """
     columns, n_items = layout.size, layout.n_items
     learned = _NUMBER * (columns + n_items) * (settings.embedding_size + 1)
@@ -324,7 +334,7 @@ def rounds_work(
 def _fewer_items(
     needed: Callable[[int], int], items: int, free: int, *, exact: PlusSettings | None
 ) -> str:
-    """Return which settings fit into `free` bytes of memory."""
+    """Return the advice of an error message: settings that fit into `free` bytes of memory."""
     fewer = most(needed, free, items)
     ways = ["`history` to 'subspace'"] if exact else []
     if fewer:
@@ -338,14 +348,14 @@ def _fewer_items(
 _RANK_UNDER_NOISE = 64
 _SUBSPACE_RANK_UNDER_NOISE = 32
 _SUBSPACE_ROUNDS_UNDER_NOISE = 3
-"""Few directions and few rounds: each costs noise. Chosen on held-out pairs of Gowalla, epsilon 2
-and 8 (docs/results.md)."""
+"""The subspace iteration under noise has few directions and few rounds, because each direction and
+each round adds noise. Chosen on held-out pairs of Gowalla, epsilon 2 and 8 (docs/results.md)."""
 
 
 def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | None:
-    """Return the kernels of the items' public features if they choose the basis, or None.
+    """Return the kernels of the items' public features, or None if the run does not use them.
 
-    They do so under noise, for a closed form without rounds on top.
+    A run uses them under noise, for a closed form without training rounds (`public.py`).
     """
     if without_noise(settings) or settings.rounds or in_subspace(settings, catalogue.n_items):
         return None
@@ -354,7 +364,7 @@ def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | No
 
 
 def hop_of(settings: SumsSettings, n_items: int) -> Hop | None:
-    """Return the settings of pairs beside the vectors; None where there are none."""
+    """Return the settings of the pair scores (`hop.py`), or None if the model has none."""
     exact = without_noise(settings)
     if exact is None or not exact.hop_weight or not in_subspace(settings, n_items):
         return None
@@ -367,13 +377,13 @@ def hop_of(settings: SumsSettings, n_items: int) -> Hop | None:
 
 
 def public_features(settings: SumsSettings, catalogue: Catalogue) -> tuple[str, ...]:
-    """Return the names of the features of items that choose the basis."""
+    """Return the names of the item features that determine the basis (`public.py`)."""
     kernels = public_kernels(settings, catalogue)
     return () if kernels is None else kernels.sources
 
 
 def items_with_vector(settings: SumsSettings, catalogue: Catalogue) -> int:
-    """Return how many items get a vector; under noise it is at most so many."""
+    """Return how many items get a vector. Under noise, this is an upper limit."""
     n_items = catalogue.n_items
     exact_subspace = without_noise(settings) and in_subspace(settings, n_items)
     if exact_subspace or public_kernels(settings, catalogue):
@@ -388,7 +398,10 @@ def subspace_rounds(settings: SumsSettings) -> int:
 
 
 def layout_for(settings: SumsSettings, catalogue: Catalogue) -> Layout:
-    """Return the columns of a row; under noise only items, because each column adds noise."""
+    """Return the layout of a person's row: which columns it has.
+
+    Under noise a row has columns of items alone, because each column adds noise.
+    """
     exact, dislikes = without_noise(settings), catalogue.has_dislikes
     if exact is None:
         return Layout(n_items=catalogue.n_items, dislikes=dislikes)
@@ -403,7 +416,7 @@ def layout_for(settings: SumsSettings, catalogue: Catalogue) -> Layout:
 
 
 def rank_for(settings: SumsSettings, catalogue: Catalogue) -> int:
-    """Return the length of the tower's vectors; 0 means the size of the catalogue."""
+    """Return the length of the history model's vectors; 0 means the size of the catalogue."""
     exact, small = without_noise(settings), in_subspace(settings, catalogue.n_items)
     if exact is None:
         return min(_SUBSPACE_RANK_UNDER_NOISE, catalogue.n_items) if small else _RANK_UNDER_NOISE
@@ -418,7 +431,7 @@ def rank_for(settings: SumsSettings, catalogue: Catalogue) -> int:
 
 
 def regression_of(settings: PlusSettings) -> Regression:
-    """Return the settings of the regression."""
+    """Return the settings of the closed-form regression."""
     return Regression(
         dislike=settings.dislike_input,
         feature=settings.feature_input,

@@ -1,14 +1,15 @@
-"""The automatic choice of settings by PrivRec+, before a training without noise.
+"""PrivRec+ chooses some settings automatically, before a training without noise.
 
-It chooses among settings that the user did not give. `evaluation.choosing` holds out a part of the
-training data: candidates are trained on the rest and compared on the part. Settings are tried one
-after another: the weight of people, the ridge, the length of vectors, the discount of popular
-items, the pairs beside the vectors, and the weight of a last like if the last like is tested.
-Candidates that differ only in how the tower is solved share their sums. A new value replaces the
-previous one if it is better by more than the standard error of the difference.
+It changes only settings that the user did not give. `evaluation.choosing` holds out a part of the
+training data. Each candidate (a model with other settings) is trained on the rest of the data and
+evaluated on the held-out part. The search changes one setting after another: the weight of people,
+the ridge, the length of vectors, the discount of popular items, and the weight of pair scores
+(`hop.py`). If the test is about each person's last like, the weight of the last like is also tried.
+Candidates share their sums over people if only the computation after the sums differs. A new value
+replaces the previous value if it is better by more than the standard error of the difference.
 
-Runs under noise do not choose: comparing candidates on raw data would cost privacy budget.
-Federations do not choose either: their terms have all settings.
+A run under noise has no such choice, because the comparison of candidates on raw data would cost
+privacy budget. A federation has no such choice either, because its terms fix all settings.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,24 +51,24 @@ KEYS = frozenset(
 _ACTIVITIES = (0.5, 1.0)
 _RIDGES = ((5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
 _RIDGES_WITHIN = ((1.0, 0.2), (5.0, 0.5), (50.0, 0.7), (200.0, 0.75))
-"""Pairs of ridge and dropout, from weak to strong; `_RIDGES_WITHIN` are for a subspace."""
+"""Pairs (ridge, dropout), from weak to strong. `_RIDGES_WITHIN` is for a subspace iteration."""
 _RANKS = (512, 0)
 _WHOLE = 5000
-"""The most items for which the whole matrix, rank 0, is tried. Chosen by hand: with more items, the
-model would have more than 200 MB."""
+"""The most items for which the full matrix (`history_rank` 0) is tried. Chosen by hand: with more
+items, the model would have more than 200 MB."""
 _DISCOUNTS = (0.0, 0.1, 0.2)
 _HOPS = (0.15, 0.3, 1.0)
 _RECENCIES = (1.0, 3.0, 10.0, 30.0)
 _MORE_DIRECTIONS, _MOST_NUMBERS = 1024, 6 * 10**7
-"""A larger number of directions is tried last, if the vectors of all columns have no more than
-`_MOST_NUMBERS` numbers, which bounds the memory. Chosen by hand."""
+"""The search tries 1024 directions last. It does so only if the vectors of all columns then have at
+most `_MOST_NUMBERS` numbers, which bounds the memory. Chosen by hand."""
 _TRIAL_ROUNDS = 4
-"""Rounds of the subspace iteration for a candidate: fewer than in a run, to save time."""
+"""The most rounds of a candidate's subspace iteration. A real run has more rounds."""
 _MOST_PAIRS = 2 * 10**9
-"""The most pairs of lines, added up over people, for which the pairs of items are tried: with more
-they would take minutes. Chosen by hand."""
+"""The most pairs of lines of the same person, added up over people, for which pair scores are
+tried. With more pairs, one sum would take minutes. Chosen by hand."""
 _USUAL_RIDGES = 2
-"""The expected number of other ridges that are tried, for the forecast of the time."""
+"""How many other ridges the search is expected to try. The time forecast uses this number."""
 _EXPECTED = 12
 """The expected number of candidates, for the progress bar."""
 
@@ -88,15 +89,15 @@ class _Candidate(NamedTuple):
 
 
 class _Best(NamedTuple):
-    """The best candidate so far, and its figure for each person."""
+    """The best candidate so far, and its metric for each person, shape (people,)."""
 
     candidate: _Candidate
     figures: F64
 
     def lean(self) -> "_Best":
-        """Return it without sums and vectors, to save memory.
+        """Return the same candidate without its sums and vectors, to save memory.
 
-        The kept parameters are those that a candidate with other vectors uses again.
+        The parameters that a candidate with other vectors can use again are kept.
         """
         settings, _, params = self.candidate
         kept = {
@@ -108,11 +109,11 @@ class _Best(NamedTuple):
 
 
 def usual(task: Task[Any], given: Collection[str]) -> dict[str, Any]:
-    """Return {"rounds": 0} if the rounds after the closed form should be left out, else {}.
+    """Return {"rounds": 0} if the run should have no training rounds, else {}.
 
-    They are left out for large catalogues: they made the result worse on each one that was tried,
-    and take most of the time. They are also left out if lines are split instead of people:
-    nothing tells then after which round to stop.
+    A large catalogue has no training rounds. They made the result worse on every large data set
+    that was tried, and they take most of the time. A split of lines instead of people has none
+    either, because no validation people can then say after which round to stop.
     """
     settings = without_noise(task.settings)
     if settings is None or not settings.choose or "rounds" in given:
@@ -127,7 +128,7 @@ def find(
     given: Collection[str],
     on_progress: OnProgress,
 ) -> Chosen | None:
-    """Return the settings that are best on the held-out part; None if there is no choice."""
+    """Return the settings that are best on the held-out part, or None if there is no choice."""
     if (search := _search(plan_of, task, given, on_progress)) is None:
         return None
     settings, trial = search.settings, search.trial
@@ -138,7 +139,7 @@ def find(
     values = {key: found[key] for key in keys if found[key] != before[key]}
     line = _line(trial, values, usual_figures, best.figures)
     if not settings.rounds and "validation_share" not in given:
-        # Without rounds, nothing is validated during the training: validation people train too.
+        # Without training rounds, validation is not needed. So validation people train too.
         values["validation_share"] = 0.0
     on_progress("settings compared", 1, 1)
     return Chosen(values, line)
@@ -147,7 +148,7 @@ def find(
 def ahead(
     plan_of: Callable[[Task[Any]], Plan], task: Task[Any], given: Collection[str]
 ) -> Ahead | None:
-    """Return about which candidates `find` will train, and the largest run it may lead to."""
+    """Return a forecast: the candidates that `find` will train, and the largest resulting run."""
     search = _search(plan_of, task, given, lambda *_: None)
     return None if search is None else search.ahead()
 
@@ -168,10 +169,7 @@ def _search(
 
 
 def figures_on(trial: Trial, scorers: Mapping[str, Scorer]) -> F64:
-    """Return the figure of each scorer for each person with something to test.
-
-    Its shape is (scorers, people); all scorers rank for the same people.
-    """
+    """Return the metric of each scorer for each person with test data, shape (scorers, people)."""
     found = measure(
         trial.view,
         trial.tested,
@@ -185,7 +183,7 @@ def figures_on(trial: Trial, scorers: Mapping[str, Scorer]) -> F64:
 
 
 def _line(trial: Trial, values: Mapping[str, Any], before: F64, after: F64) -> str:
-    """Return a line that says which settings were chosen, and the figures before and after."""
+    """Return a line for the user: the chosen settings, and the metric before and after."""
     on = f"on {trial.what} ({len(after):,} people)"
     if not values:
         return f"chosen {on}: the usual settings, {trial.figure} {after.mean():.4f}"
@@ -207,7 +205,7 @@ class _Search:
     done: int = 0
 
     def best(self) -> tuple[F64, _Best]:
-        """Return the figures of the initial settings, and the best candidate."""
+        """Return the metric of the initial settings for each person, and the best candidate."""
         best = self.looked_at(self.candidate(self.settings))
         usual_figures = best.figures
         best = self._better(best, self._others(best, "activity_power", _ACTIVITIES))
@@ -225,7 +223,7 @@ class _Search:
         return usual_figures, best
 
     def ahead(self) -> Ahead:
-        """Return about which candidates `best` will train, and the largest run it may lead to."""
+        """Return a forecast: the candidates that `best` will train, and the largest run."""
         settings, free = self.settings, {key: key not in self.given for key in KEYS}
         within = self._within(settings)
         sums = 1 + (len(_ACTIVITIES) - 1) * free["activity_power"]
@@ -268,7 +266,7 @@ class _Search:
         return in_subspace(settings, self.task.federation.n_items)
 
     def plan(self, settings: PlusSettings) -> Plan:
-        """Return the plan of a candidate on the training data without the held-out part."""
+        """Return the plan of a candidate's training, on the data without the held-out part."""
         few = min(settings.subspace_rounds, _TRIAL_ROUNDS)
         settings = settings.model_copy(update={"rounds": 0, "subspace_rounds": few})
         split = replace(self.task.split, train=self.trial.train)
@@ -277,7 +275,7 @@ class _Search:
         )
 
     def candidate(self, settings: PlusSettings, sums: _Sums | None = None) -> _Candidate:
-        """Return the candidate of these settings, from the given sums or from its own."""
+        """Return the candidate with these settings. Its sums are computed if none are given."""
         stages = self._phases(settings)[:2]
         sums = sums or self._sums(stages)
         last, state = stages[-1], sums.state
@@ -286,14 +284,14 @@ class _Search:
         return _Candidate(settings, sums, last.absorb(state, sums.published).params)
 
     def looked_at(self, candidate: _Candidate) -> _Best:
-        """Return the candidate with its figures."""
+        """Return the candidate with its metric for each person."""
         return _Best(candidate, self._figures([candidate])[0])
 
     def _phases(self, settings: PlusSettings) -> list[Phase]:
         return [stage for stage in self.plan(settings).stages() if isinstance(stage, Phase)]
 
     def _sums(self, stages: Sequence[Phase]) -> _Sums:
-        """Return the sum of the last round of some phases, over all training people."""
+        """Run all phases, and return the last round's published sum and the state before it."""
         params: Params | None = None
         for stage in stages:
             state = stage.start(params)
@@ -322,7 +320,7 @@ class _Search:
         return figures
 
     def _better(self, best: _Best, others: Iterator[_Candidate]) -> _Best:
-        """Return the best of a candidate and some others, which are trained one after another."""
+        """Return the best of a candidate and some other candidates, trained one after another."""
         for other in others:
             (figures,) = self._figures([other])
             if is_better(figures, best.figures):
@@ -330,9 +328,10 @@ class _Search:
         return best
 
     def _others(self, best: _Best, key: str, values: Sequence[float]) -> Iterator[_Candidate]:
-        """Yield candidates with other values of a setting, unless it was given.
+        """Yield candidates with other values of a setting, or nothing if the user gave the setting.
 
-        The weight of people changes the sums, so its candidates do not share them.
+        The candidates share the sums of `best`. Other weights of people (`activity_power`) change
+        the sums, so these candidates compute their own sums.
         """
         settings, shared = best.candidate.settings, key != "activity_power"
         for value in values:
@@ -341,7 +340,10 @@ class _Search:
                 yield self.candidate(changed, best.candidate.sums if shared else None)
 
     def _ridge(self, best: _Best) -> _Best:
-        """Return the best ridge of the list: tries weaker ones while they help, else stronger."""
+        """Return the candidate with the best ridge of the list.
+
+        Weaker ridges are tried while they help. If none helps, stronger ridges are tried.
+        """
         if {"history_l2", "history_dropout"} <= self.given:
             return best
         first = best
@@ -356,7 +358,10 @@ class _Search:
         return best
 
     def _next_ridge(self, settings: PlusSettings, stronger: bool) -> PlusSettings | None:
-        """Return the settings with the next ridge of the list; given settings are not changed."""
+        """Return the settings with the next ridge of the list, or None at its end.
+
+        Settings that the user gave are not changed.
+        """
         ways = [
             (l2, dropout)
             for l2, dropout in (_RIDGES_WITHIN if self._within(settings) else _RIDGES)
@@ -370,7 +375,7 @@ class _Search:
         return settings.model_copy(update={"history_l2": l2, "history_dropout": dropout})
 
     def _discounts(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other discounts, which only scale the vectors of items."""
+        """Yield candidates with other discounts of popular items. Only item vectors are scaled."""
         settings, sums, params = best.candidate
         out = np.asarray(params[OUT])
         often = np.asarray(params[FREQUENCY], np.float64)[: len(out)]
@@ -383,7 +388,7 @@ class _Search:
                 yield _Candidate(changed, sums, {**params, OUT: scaled})
 
     def _hops(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with pairs beside the vectors; all weights share one sum."""
+        """Yield candidates with pair scores (`hop.py`). All weights share one sum over pairs."""
         settings, sums, params = best.candidate
         if "hop_weight" in self.given or settings.hop_weight or self._pairs() > _MOST_PAIRS:
             return
@@ -396,12 +401,12 @@ class _Search:
             yield _Candidate(changed, sums, {**params, HOP_WEIGHT: jnp.float32(weight)})
 
     def _directions(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield the candidate with more directions, if they fit; it keeps the pairs."""
+        """Yield the candidate with more directions, if it fits into memory. It keeps the pairs."""
         settings, _, kept = best.candidate
         if self._has_more(settings, len(kept[FREQUENCY])):
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
             params = {**self.candidate(more).params, **kept}
-            yield _Candidate(more, None, params)  # Its sums are large and no longer needed.
+            yield _Candidate(more, None, params)  # No later candidate needs the large sums.
 
     def _has_more(self, settings: PlusSettings, columns: int) -> bool:
         """Return whether more directions may be tried and fit into the memory limit."""
@@ -420,7 +425,7 @@ class _Search:
         return pairs
 
     def _recencies(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other weights of the last like."""
+        """Yield candidates with other weights of a person's last like."""
         settings, sums, params = best.candidate
         for recency in _RECENCIES if "recency" not in self.given else ():
             changed = settings.model_copy(update={"recency": recency})

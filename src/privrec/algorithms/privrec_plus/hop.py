@@ -1,16 +1,17 @@
-"""One hop beside the low-rank part: which items people have together, counted pair by pair.
+"""Pair scores: an item scores high if many people like it together with the person's items.
 
     h_j = Σ_i F_i^-½ · G_ij · F_j^-0.4  over a person's likes i,   G = Σ w·r·rᵀ
 
-Here r is a person's likes, w = n^-a her weight and F the frequency of an item. The vectors of a
-large catalogue blur what belongs to few items; a pair does not. h is standardised, as the scores by
-vectors are, and added to them (`scoring.py: row_scorer`). G has no diagonal, and pairs that fewer
-than `people` persons have are dropped, so that nothing of single persons is kept. Each item keeps
-its strongest neighbours.
+Here h_j is the pair score of item j, r is the 0/1 vector of a person's likes, w = n^-a is the
+weight of a person with n likes, and F is the frequency of an item. In a large catalogue, low-rank
+vectors lose relations between few items. Pair counts keep these relations. The pair scores and the
+scores from vectors are standardised and added (`scoring.py: row_scorer`). G has no diagonal. A pair
+that fewer than `people` persons have is dropped, so the model keeps no pair of a single person.
+Each item keeps its strongest neighbours.
 
-G is a sum over people, and sparse. Whoever sees one person's share, or which cells of the whole sum
-are not 0, sees her items. Masks would have to cover all pairs of a catalogue, so a federation does
-not have this (docs/privacy.md).
+G is a sparse sum over people. Anyone who sees one person's contribution, or the positions of the
+nonzero entries of the whole sum, sees her items. To hide them, masks would have to cover all pairs
+of a catalogue. So a federation does not offer pair scores (docs/privacy.md).
 """
 
 from collections.abc import Mapping
@@ -34,18 +35,18 @@ from privrec.privacy.aggregate import CohortTotal
 from privrec.types import F32, F64, Leaf
 
 PAIRS, COUNTS = "pairs", "pair counts"
-"""The sums Σ w·r·rᵀ and Σ r·rᵀ without their diagonals, (n_items²,) or as a sparse matrix. The
-first is also the name of the phase."""
+"""The names of the sums Σ w·r·rᵀ and Σ r·rᵀ. Their diagonals are left out. Each sum has the shape
+(n_items²,), or is a sparse matrix. `PAIRS` is also the name of the phase."""
 _FROM, _TO = -0.5, -0.4
-"""Powers of the frequency of a liked item, and of the item that is scored. Chosen on held-out
-lines of three benchmarks."""
+"""The exponents of the frequency of a liked item, and of the scored item. Chosen on held-out lines
+of three benchmarks."""
 
 
 # --- the device's half -------------------------------------------------------------------------
 
 
 def likes_of(people: Clients, layout: Layout) -> SparseRows:
-    """Return people's likes as rows (people, n_items); empty for whoever has too many."""
+    """Return people's likes, (people, n_items). A row with more than `LARGEST` likes is emptied."""
     likes = sp.csr_array(rows_of(people, layout)[:, : layout.n_items])
     few = np.diff(likes.indptr) <= LARGEST
     if not few.all():
@@ -55,10 +56,10 @@ def likes_of(people: Clients, layout: Layout) -> SparseRows:
 
 
 def pairs_device(layout: Layout, hop: Hop) -> DeviceHalf:
-    """Return the devices' half of the sum of pairs.
+    """Return what devices compute for the sum over pairs of items.
 
-    The kernel adds up a cohort without the pairs that too few of it have: there may be too many of
-    these for any memory.
+    `kernel` adds up a whole cohort. It leaves out pairs that too few people of the cohort have,
+    because all rare pairs together may not fit into memory.
     """
     n_items = layout.n_items
 
@@ -83,17 +84,18 @@ def pairs_device(layout: Layout, hop: Hop) -> DeviceHalf:
 
 
 def pair_sums(likes: SparseRows, weights: F64, *, least: int) -> dict[str, SparseRows]:
-    """Return Σ w·r·rᵀ and Σ r·rᵀ without diagonals, where at least `least` people have the pair.
+    """Return Σ w·r·rᵀ and Σ r·rᵀ without diagonals, for pairs that at least `least` people have.
 
-    `likes` has the rows r (people, n_items), `weights` the w of each person.
+    `likes` (people, n_items) has a row r for each person. `weights` (people,) has each weight w.
     """
     of_items = sp.csr_array(likes.T)
-    # The same cells in the same order, which a product with a diagonal matrix would not keep.
+    # Both matrices need the same nonzero entries in the same order. A product with a diagonal
+    # matrix would not keep the order.
     shares = (of_items.data * weights[of_items.indices]).astype(np.float32)
     weighted = sp.csr_array((shares, of_items.indices, of_items.indptr), shape=of_items.shape)
     work = of_items @ np.diff(likes.indptr)
     ends = np.concatenate([[0], np.cumsum(work)]).astype(np.int64)
-    # An item that nobody likes takes no work, so the last ones may be in no part.
+    # Items that nobody likes need no multiplications. So the last items may be in no part.
     parts = [(start, stop) for start, stop in cuts(ends, AT_ONCE_PAIRS) if stop > start]
     blocks = [
         _often(of_items[start:stop] @ likes, weighted[start:stop] @ likes, start, least)
@@ -107,9 +109,10 @@ def pair_sums(likes: SparseRows, weights: F64, *, least: int) -> dict[str, Spars
 def _often(
     counts: SparseRows, sums: SparseRows, start: int, least: int
 ) -> tuple[SparseRows, SparseRows]:
-    """Return counts and sums of the items from `start` on, where a count is `least` or more.
+    """Return the entries whose count is at least `least`, without the diagonal.
 
-    Both have the same cells in the same order, because all weights are above 0.
+    Row k of the matrices belongs to item `start` + k. `counts` and `sums` have the same entries in
+    the same order, because all weights are above 0.
     """
     row = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     kept = (counts.data >= least) & (counts.indices != start + row)
@@ -134,7 +137,8 @@ def _stacked(parts: list[SparseRows], n_items: int) -> SparseRows:
 def neighbours(sums: Mapping[str, Leaf], frequency: F64, hop: Hop) -> dict[str, F32]:
     """Return each item's strongest neighbours and their values, (n_items, hop.items) each.
 
-    `frequency` is that of each item. Where an item has fewer neighbours, the rest has value 0.
+    `frequency` (n_items,) has the frequency of each item. If an item has fewer than `hop.items`
+    neighbours, the other values are 0.
     """
     n_items = len(frequency)
     pairs, counts = (_sparse(sums[name], n_items) for name in (PAIRS, COUNTS))
@@ -155,7 +159,7 @@ def neighbours(sums: Mapping[str, Leaf], frequency: F64, hop: Hop) -> dict[str, 
 
 
 def _sparse(sums: Leaf, n_items: int) -> SparseRows:
-    """Return a sum over pairs as a sparse matrix; one that was added up person by person is not."""
+    """Return a sum over pairs as a sparse matrix; a sum from single devices is dense."""
     if isinstance(sums, sp.csr_array):
         return sums
     return sp.csr_array(np.asarray(sums, np.float64).reshape(n_items, n_items))

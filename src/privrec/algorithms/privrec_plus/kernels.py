@@ -1,12 +1,19 @@
-"""How alike items are by their public features: a kernel for each feature, and their product.
+"""Kernels: how similar items are by their public features.
 
-A kernel is a symmetric matrix over items with ones on its diagonal. No kernel is stored as a whole:
-a block of it is computed from the features of some items, on a phone as on the server.
+A kernel is a symmetric matrix over items with ones on its diagonal. Each feature has a kernel, and
+one more kernel is a product of some of these. No kernel is stored as a whole. Devices and the
+server compute a block of a kernel from the features of some items.
 
-Categories and lists: the cosine of their indicators, in which a value that a share s of the items
-has weighs (s + 0.02)^-½. Text: the same, with words for values. Numbers: exp(-Δ²/2w²), where w is
-half a standard deviation. An embedding, which is numbers `name_0`, `name_1`, …: the cosine of
-standardised numbers, and max(cosine, 0)². An item without the feature is like no other item.
+The kernel depends on the kind of the feature:
+
+- Categories and lists: the cosine of indicator vectors. If a share s of the items has a value, the
+  value has the weight (s + 0.02)^-½.
+- Text: the same cosine, with words as values.
+- Numbers: exp(-Δ²/2w²), where Δ is the difference and w is half a standard deviation.
+- An embedding (numeric columns `name_0`, `name_1`, …) has two kernels: the cosine of the
+  standardised numbers, and max(cosine, 0)².
+
+An item without the feature has similarity 0 to all other items.
 """
 
 import re
@@ -22,19 +29,20 @@ from privrec.data.schema import Bag, Feature
 from privrec.types import F64, IntArray
 
 _WIDTH = 0.5
-"""Width of a number's kernel, in standard deviations over the items."""
+"""The width w of the kernel of numbers, in standard deviations over the items."""
 _EQUAL = 1e-12
-"""Numbers that differ by less than this share of the largest are the same."""
+"""Numbers count as equal if their standard deviation is at most this share of the largest
+absolute value."""
 _RARE = 0.02
-"""Added to the share of the items that have a value: bounds the weight of rare values."""
+"""This number is added to the share of items that have a value. It bounds a rare value's weight."""
 _TEXT_WORDS = 1.5
-"""A categorical feature is text if its values have more words than this on average."""
+"""A categorical feature counts as text if its values have more than this many words on average."""
 _MOST_WORDS = 4096
-"""Words of one text feature that are used at most: they bound the time and memory of a kernel."""
+"""The most words of one text feature that are used. It bounds the kernel's time and memory."""
 _MOST_YEARS = 0.8
-"""Years are a feature if at least this share of the titles ends with one."""
+"""The year is a feature if at least this share of the titles ends with a year, such as "(1999)"."""
 _SHORTEST_EMBEDDING = 8
-"""So many numbered columns of numbers or more are one embedding."""
+"""The fewest numbered numeric columns that count as one embedding."""
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _WORD = re.compile(r"\w+")
@@ -42,12 +50,14 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernel:
-    """The kernel of one feature: `vectors` or `embedding` (n_items, values), `numbers` (n_items,).
+    """The kernel of one feature.
 
-    Vectors and embeddings have length 1, or 0 where an item lacks the feature; `close` takes
-    max(cosine, 0)² of embeddings. Numbers are in standard deviations, and NaN where they are
-    missing. `is_text` says that the values are words, of which `left_out` are not used, because
-    there are too many.
+    Features are in `vectors` or `embedding` (n_items, values), or in `numbers` (n_items,).
+
+    Each row of `vectors` or `embedding` has length 1, or 0 if the item lacks the feature. If
+    `close` is true, the kernel is max(cosine, 0)² of the embedding. `numbers` are in standard
+    deviations. A missing number is NaN. If `is_text` is true, the values are words. `left_out` is
+    the number of words that are not used, because there are too many words.
     """
 
     name: str
@@ -59,7 +69,7 @@ class Kernel:
     left_out: int = 0
 
     def between(self, left: IntArray, right: IntArray) -> F64:
-        """Return the kernel between some items and others, shape (len(left), len(right))."""
+        """Return the kernel between two lists of items, shape (len(left), len(right))."""
         if self.vectors is not None:
             block = (self.vectors[left] @ self.vectors[right].T).toarray()
         elif self.embedding is not None:
@@ -75,10 +85,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernels:
-    """The kernels of a catalogue's public features; the last one is their product.
+    """The kernels of a catalogue's public features, and a product of some of them as the last one.
 
-    The product is that of categories, lists and numbers, where there are several, with categories
-    and lists squared: in it only items that have everything in common are alike.
+    The product contains the kernels of categories, lists and numbers. The kernels of categories and
+    lists are squared. Only items that agree in all these features are similar by the product. It
+    exists only if there are at least two such kernels.
     """
 
     features: tuple[Kernel, ...]
@@ -88,12 +99,12 @@ class Kernels:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The name of each feature; an embedding is one, though it has two kernels."""
+        """The name of each feature. The two kernels of an embedding share one name."""
         return tuple(kernel.name for kernel in self.features if not kernel.close)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each kernel, in their order."""
+        """The name of each kernel, in the order of `blocks`."""
         names = tuple(kernel.name for kernel in self.features)
         return (*names, "all together") if self._factors else names
 
@@ -107,7 +118,7 @@ class Kernels:
         return factors if len(factors) > 1 else []
 
     def blocks(self, left: IntArray, right: IntArray) -> Iterator[F64]:
-        """Yield each kernel between some items and others, shape (len(left), len(right))."""
+        """Yield each kernel between two lists of items, shape (len(left), len(right))."""
         product, factors = np.ones((len(left), len(right))), self._factors
         for k, kernel in enumerate(self.features):
             block = kernel.between(left, right)
@@ -118,7 +129,7 @@ class Kernels:
             yield product
 
     def mixed(self, weights: F64, left: IntArray, right: IntArray) -> F64:
-        """Return Σ w_j K_j between some items and others."""
+        """Return the weighted sum of kernels Σ w_j K_j, shape (len(left), len(right))."""
         total = np.zeros((len(left), len(right)))
         for weight, block in zip(weights, self.blocks(left, right), strict=True):
             total += weight * block
@@ -126,11 +137,11 @@ class Kernels:
 
 
 def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
-    """Return the kernels of all that the catalogue says of its items: features, titles, years.
+    """Return the kernels of all item features, titles and years in the catalogue.
 
-    Features that tell no two items alike, or that are the same for all, are left out. Shares,
-    scales and words are those of the first `known` items (None: of all), and so are the kernels
-    between these, whatever items come after them.
+    A feature is left out if no two items are similar by it, or if all items are. The shares of
+    values, the scales of numbers and the words are computed from the first `known` items (None:
+    from all items). So later items do not change the kernels between the first `known` items.
     """
     count = catalogue.n_items if known is None else known
     features = {feature.name: feature for feature in catalogue.schema.of("item")}
@@ -150,10 +161,10 @@ def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
 
 
 def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
-    """Return the columns of each embedding by the beginning of their names.
+    """Return the column names of each embedding, by the part of the name before the number.
 
-    They are numbers that are called `name_0`, `name_1`, and so on. They count from 0 or 1, without
-    a gap, in any order of the columns.
+    The columns are numeric and have names such as `name_0`, `name_1`. The numbers start at 0 or 1
+    and have no gap. The columns may be in any order.
     """
     numbered: dict[str, dict[int, str]] = defaultdict(dict)
     for name, feature in features.items():
@@ -170,7 +181,7 @@ def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
 
 
 def _of_embedding(name: str, bags: Sequence[Bag], known: int) -> list[Kernel]:
-    """Return both kernels of an embedding. A number that is missing counts as the mean."""
+    """Return the two kernels of an embedding. A missing number is replaced by the mean."""
     numbers = np.column_stack([_numbers_of(bag) for bag in bags])
     given = np.isfinite(numbers)
     count = np.maximum(given[:known].sum(0), 1)
@@ -187,7 +198,7 @@ def _of_embedding(name: str, bags: Sequence[Bag], known: int) -> list[Kernel]:
 
 
 def _numbers_of(bag: Bag) -> F64:
-    """Return the number of each item, NaN where it is missing."""
+    """Return the number of each item, shape (n_items,). A missing number is NaN."""
     weights = np.asarray(bag.weights[:, 0], np.float64)
     return np.where(weights != 0, weights, np.nan)
 
@@ -223,17 +234,17 @@ def _of_numbers(name: str, numbers: F64, known: int) -> Kernel:
     numbers = np.asarray(numbers, np.float64)
     given = numbers[:known][np.isfinite(numbers[:known])]
     scale = float(given.std()) if len(given) else 0.0
-    # The deviation of equal numbers can be a rounding error.
+    # The standard deviation of equal numbers may be above 0 by a rounding error.
     if scale <= _EQUAL * float(np.abs(given).max(initial=0.0)):
         numbers, scale = np.full(len(numbers), np.nan), 1.0
     return Kernel(name=name, numbers=numbers / scale)
 
 
 def _of_texts(name: str, texts: Sequence[str], known: int) -> Kernel:
-    """Return the kernel of texts, by words that at least two of the known ones have.
+    """Return the kernel of texts, from words that occur in at least two of the first `known` texts.
 
-    Of very many words those are kept that tell most: s(1 - s)/(s + 0.02) is the variance of the
-    weighted indicator of a word that a share s of the texts has.
+    At most `_MOST_WORDS` words are kept: those whose weighted indicator has the largest variance.
+    The variance is s(1 - s)/(s + 0.02) for a word that a share s of the texts has.
     """
     often: Counter[str] = Counter()
     for text in texts[:known]:
@@ -242,7 +253,8 @@ def _of_texts(name: str, texts: Sequence[str], known: int) -> Kernel:
     share = np.array([often[word] for word in shared]) / max(known, 1)
     best = np.argsort(-share * (1 - share) / (share + _RARE), kind="stable")[:_MOST_WORDS]
     index = {shared[place]: code for code, place in enumerate(np.sort(best))}
-    # As numbers text by text: the words of all texts would take much memory.
+    # Each text is converted to word numbers at once, because the words of all texts as strings
+    # would need much memory.
     parts = [
         np.array(sorted(index[word] for word in _words(text) if word in index), np.int64)
         for text in texts
@@ -262,7 +274,7 @@ def _words(text: str) -> set[str]:
 
 
 def _unit(rows: IntArray, codes: IntArray, shape: tuple[int, int], known: int) -> sp.csr_array:
-    """Return the weighted indicators of values, each row of length 1, or 0 if it is empty."""
+    """Return the weighted indicator rows of items, scaled to length 1. Empty rows stay 0."""
     has = sp.csr_array((np.ones(len(rows)), (rows, codes)), shape=shape)
     has.data[:] = 1.0
     share = np.asarray(has[:known].sum(0), np.float64) / max(known, 1)
@@ -272,7 +284,7 @@ def _unit(rows: IntArray, codes: IntArray, shape: tuple[int, int], known: int) -
 
 
 def _says_something(kernel: Kernel, known: int) -> bool:
-    """Return whether two of the known items are alike by the kernel, and two are not."""
+    """Return whether some of the first `known` items are similar by the kernel and some are not."""
     if kernel.embedding is not None:
         return int(kernel.embedding[:known].any(axis=1).sum()) > 1
     if kernel.vectors is None:

@@ -1,12 +1,14 @@
-"""A second opinion: implicit matrix factorisation (Hu, Koren and Volinsky 2008) with dislikes.
+"""A second model: implicit matrix factorisation (Hu, Koren and Volinsky 2008) with dislikes.
 
-Only numpy is needed here, as on a phone. A person has a vector u and an item a vector v. They
-minimise, with target t = 1 for an item that she likes and `DISLIKED` for one that she dislikes,
+Its scores are added to the scores of the history model (`scoring.py`). The module needs only numpy,
+so that it runs on a phone. Each person has a vector u and each item a vector v. The target t is 1
+for a liked item and `DISLIKED` for a disliked item. The vectors minimise
 
     Σ_(has) (1 + α)(t - uᵀv)² + Σ_(has not) (uᵀv)² + Σ_people ridge‖u‖² + Σ_items ridge‖v‖²
 
-Both sides have the same normal equations. A person with n items has the ridge of `ridge(n, items)`,
-an item that n people have `ridge(n, people)` (Rendle et al. 2022).
+The first sum is over pairs of a person and an item that she likes or dislikes, the second over all
+other pairs. The ridge of a person with n items is `ridge(n, items)`. The ridge of an item that n
+people have is `ridge(n, people)` (Rendle et al. 2022).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,18 +20,20 @@ import numpy as np
 from privrec.types import F32, F64, IntArray, Leaf
 
 SECOND, SECOND_WEIGHT = "second/vectors", "second/weight"
-"""The items' vectors (items, d), and the weight of the second opinion beside the first one."""
+"""Parameter names: the items' vectors (items, d), and the weight of the second model's scores."""
 ALPHA = 8.0
-"""How much more an item counts that a person has."""
+"""The α of the loss: an item that a person has gets the weight 1 + α, any other item 1."""
 DISLIKED = 0.6
-"""The target of a disliked item: the person chose it before she rated it."""
+"""The target of a disliked item. It is above 0 because the person chose the item before rating
+it."""
 _RIDGE, _OTHERS = 1.4, 0.05
 
 
 class Entries(NamedTuple):
-    """Each person's items, each once: person k has the entries `offsets[k]:offsets[k + 1]`.
+    """The distinct items of each person: person k has the entries `offsets[k]:offsets[k + 1]`.
 
-    `target` is 1 for a like and `DISLIKED` for a dislike. An item that is both is a like.
+    `target` is 1 for a like and `DISLIKED` for a dislike. An item that a person both liked and
+    disliked counts as a like.
     """
 
     offsets: IntArray
@@ -38,18 +42,18 @@ class Entries(NamedTuple):
 
     @property
     def owner(self) -> IntArray:
-        """For each entry, the position of its person."""
+        """The person's index for each entry, shape (entries,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
 
 def entries_in(rows: Leaf, n_items: int, item_columns: int) -> Entries:
     """Return the entries in people's rows, a numpy array or a sparse matrix (people, columns).
 
-    The first `n_items` columns are likes, those up to `item_columns` dislikes.
+    The first `n_items` columns are likes. The next columns, up to `item_columns`, are dislikes.
     """
     person, column = rows[:, :item_columns].nonzero()
     pair = person.astype(np.int64) * n_items + column % n_items
-    # Of an item that is liked and disliked, the like comes first.
+    # If an item is both liked and disliked, the sort puts the like first.
     order = np.lexsort((column, pair))
     pairs, first = np.unique(pair[order], return_index=True)
     target = np.where(column[order[first]] < n_items, 1.0, DISLIKED)
@@ -58,14 +62,19 @@ def entries_in(rows: Leaf, n_items: int, item_columns: int) -> Entries:
 
 
 def ridge(count: Leaf, others: float) -> Leaf:
-    """Return the ridge of a vector that has `count` entries, among `others` on the other side."""
+    """Return the ridge of a vector.
+
+    For a person, `count` is the number of her items and `others` the number of all items. For an
+    item, `count` is the number of people who have it and `others` the number of all people.
+    """
     return _RIDGE * np.sqrt(ALPHA * count + _OTHERS * others)
 
 
 class Turned(NamedTuple):
-    """The items' vectors V (items, d) in the eigenvectors of VᵀV: `vectors` = V · `basis`.
+    """The items' vectors V (items, d) in the coordinates of the eigenvectors of VᵀV.
 
-    `strength` (d,) are the eigenvalues.
+    `basis` (d, d) has the eigenvectors, and `strength` (d,) the eigenvalues. `vectors` = V ·
+    `basis`.
     """
 
     vectors: F64
@@ -74,7 +83,7 @@ class Turned(NamedTuple):
 
 
 def turned(vectors: Leaf) -> Turned:
-    """Return the items' vectors in a form in which all people's vectors are soon solved."""
+    """Return the items' vectors in the coordinates in which `person_vectors` is fast."""
     wide = np.asarray(vectors, np.float64)
     strength, basis = np.linalg.eigh(wide.T @ wide)
     return Turned(wide @ basis, basis, np.maximum(strength, 0.0))
@@ -85,9 +94,10 @@ def person_vectors(items: Turned, people: Entries) -> F64:
 
         u = (VᵀV + αΣ v vᵀ + ridge·I)⁻¹ (1 + α)Σ t v
 
-    In the eigenvectors of VᵀV, all but αΣ v vᵀ = αKᵀK is diagonal. Who has fewer items than
-    directions solves for one number an item: (D + αKᵀK)⁻¹Kᵀ = D⁻¹Kᵀ(I + αKD⁻¹Kᵀ)⁻¹. Where rounding
-    leaves no inverse, u is 0.
+    The sums are over the items of the person. In the coordinates of the eigenvectors of VᵀV, the
+    matrix is D + αKᵀK, where D is diagonal and K has the vectors of her items. A person with fewer
+    items than d solves a smaller system: (D + αKᵀK)⁻¹Kᵀ = D⁻¹Kᵀ(I + αKD⁻¹Kᵀ)⁻¹. If rounding makes
+    the matrix singular, u is 0.
     """
     vectors, basis, strength = items
     solved = np.zeros((len(people.offsets) - 1, len(strength)))
@@ -110,7 +120,7 @@ def person_vectors(items: Turned, people: Entries) -> F64:
 def second_opinion(
     params: Mapping[str, Leaf], n_items: int, item_columns: int
 ) -> Callable[[Leaf], F32]:
-    """Return the function that scores all items for people's rows: uᵀv, shape (people, items)."""
+    """Return a function that maps people's rows to the scores uᵀv, shape (people, items)."""
     vectors = np.asarray(params[SECOND], np.float64)
     items = turned(vectors)
 

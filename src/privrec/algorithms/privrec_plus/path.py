@@ -1,4 +1,4 @@
-"""Which way a run under noise goes, and why, in sentences for `--dry-run`."""
+"""Sentences for `--dry-run`: which noised sums a run publishes, and why."""
 
 import math
 from collections.abc import Sequence
@@ -18,9 +18,10 @@ from privrec.core.phase import Stage
 def path_of(
     task: Task[SumsSettings], stages: Sequence[Stage], kernels: Kernels | None, *, subspace: bool
 ) -> tuple[str, ...]:
-    """Return which releases the run makes and why; nothing where there is no noise.
+    """Return sentences on the run's releases (noised sums), or () for a run without noise.
 
-    `kernels` choose the basis, or None if nothing does; `subspace` says how the tower is found.
+    `kernels` is None if the run does not use features of items (`public.py`). `subspace` says
+    whether the model is computed by subspace iteration.
     """
     settings, catalogue = task.settings, task.federation.catalogue
     if without_noise(settings) or settings.mechanism == "none":
@@ -58,7 +59,7 @@ def _features(kernels: Kernels) -> str:
 
 
 def _moments(stages: Sequence[Stage], n_items: int) -> str:
-    """Return whether moments are asked for, and how many people would change that."""
+    """Return a sentence: whether devices send moments, and how many people would change this."""
     people, noise = stages[0].release.sampling.cohort, whole_noise(stages)
     with_features, without = (rounded_up(each * noise) for each in fewest_per_noise(n_items))
     if len(stages) < 3:
@@ -90,7 +91,10 @@ def _large(n_items: int, most: int) -> str:
 
 
 def whole_noise(stages: Sequence[Stage]) -> float:
-    """Return the noise of the one release that costs as much as all of these; 0 if one has none."""
+    """Return the noise multiplier of one release that costs as much as all stages together.
+
+    The result is 0 if a stage has no noise.
+    """
     multipliers = [stage.release.noise_multiplier for stage in stages]
     if 0 in multipliers:
         return 0.0
@@ -98,7 +102,10 @@ def whole_noise(stages: Sequence[Stage]) -> float:
 
 
 def rounded_up(people: float) -> int:
-    """Return it to two digits: the noise of a run depends a little on what is calibrated last."""
+    """Return the number of people, rounded up to two digits.
+
+    More digits would not be exact, because the last calibration changes the noise a little.
+    """
     whole = math.ceil(people)
     unit: int = 10 ** max(0, len(str(whole)) - 2)
     return -(-whole // unit) * unit

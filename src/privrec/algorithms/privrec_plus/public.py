@@ -1,18 +1,21 @@
-"""PrivRec+ under noise in a basis that follows from public item features: three releases.
+"""PrivRec+ under noise, with public features of items: three releases (noised sums over people).
 
-1. Popularity, as without features (`sums.py`).
-2. Alignments: for each feature, how similar the items of a person are by it (`kernels.py`), beyond
-   the similarity of popular items. These few numbers tell which features matter, if any.
-3. Moments of rows in a basis. The features that matter determine the directions in which rows can
-   differ. So a sum has few directions, and the total noise is small. If no feature matters, the
-   moments are those of the frequent items, as for items without features (`solve.py`).
+1. Popularity: how many people have each item, as without features (`sums.py`).
+2. Alignments: for each feature, how much more similar a person's items are to each other than
+   popular items in general (`kernels.py`). This is one number per kernel. The server computes from
+   these numbers which features matter, if any.
+3. Moments: the sum of row·rowᵀ over people, where a row is a person's vector of likes and dislikes
+   in the coordinates of a basis. The features that matter determine the basis. The basis has few
+   directions, so the total noise is small. If no feature matters, the moments are over the most
+   popular items, as for items without features (`solve.py`).
 
-The tower is a ridge regression whose prior is made of the published sums and of the kernel of the
-features. All that the devices are told is computed from earlier releases and from the catalogue.
+The model is a ridge regression. Its prior follows from the published sums and from the kernels of
+the features. Everything that the server sends to devices is computed from earlier releases and from
+the catalogue.
 
-In a large catalogue, only the most popular items are in the basis, so devices are told no more than
-in a small one. All items get vectors, of at most `WIDEST` numbers: the directions of the tower in
-which scores differ most. No array has an entry for each pair of items.
+In a large catalogue, only the most popular items are in the basis. So devices receive no more than
+in a small catalogue. All items get vectors of at most `WIDEST` numbers: the directions in which
+scores differ most. No array has an entry for each pair of items of the catalogue.
 """
 
 import math
@@ -47,25 +50,27 @@ ALIGNMENTS = "alignments"
 TRIANGLE = "triangle"
 """The name of the third sum."""
 _SHORTEST = 0.5
-"""Whitened alignments that are shorter than this are not made longer."""
+"""A whitened alignment vector is divided by its length, or by this number if it is shorter."""
 _NEGLIGIBLE = 1e-6
-"""A row counts as 0 if a smaller share of its length is inside the basis: it is rounding error."""
+"""If at most this share of a row's length is inside the basis, the row counts as 0: what is inside
+is rounding error."""
 _SURE = 2.0
-"""An item counts as popular if its noised popularity is above this many standard deviations of the
+"""An item counts as popular if its noised popularity is above 2 standard deviations of the
 noise."""
 AT_ONCE = 256
 """The number of items whose kernel rows are in memory at a time."""
 _TOP = 1200
 MOST_ITEMS = 1500
 MOST_COMMON = 5000
-"""The most popular items that all items are compared with: the time grows with the product of both
-numbers."""
+"""All items are compared with at most 5000 most popular items. The time grows with the product of
+the two numbers of items."""
 WIDEST = 256
 """The largest length of an item's vector in a large catalogue (docs/results.md)."""
 _ITEM_POWER = 0.3
 _PEOPLE = 4832.0
-"""The number of training people of MovieLens-1M, on whose validation people the constants below
-were chosen; they are formulas of noise per person, the same at each epsilon (docs/results.md)."""
+"""The number of training people of MovieLens-1M. The constants below were chosen on the validation
+people of this data set. They belong to formulas of the noise per person, and are the same at each
+epsilon (docs/results.md)."""
 _ALIGNED = 0.01
 """The share of the total precision that is spent on the alignments."""
 
@@ -74,10 +79,11 @@ _ALIGNED = 0.01
 
 
 class Spending(NamedTuple):
-    """Shares of the precision 1/z² of the three releases, and the number of directions.
+    """How the privacy budget is split among the three releases, and the number of directions.
 
-    If the trust in features is `least_trust` or more, the last release is popularity again instead
-    of moments; 2 means never, because the trust is at most 1.
+    A share of 1 is the precision 1/z² of one release with noise multiplier z that costs the whole
+    budget. If the trust in features (`Trust`) is at least `least_trust`, the last release is
+    popularity again instead of moments. The value 2 means never, because the trust is at most 1.
     """
 
     popularity: float
@@ -88,11 +94,12 @@ class Spending(NamedTuple):
 
 
 def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
-    """Return how the precision of one release with `noise_multiplier` is spent.
+    """Return how to split the budget of one release with this `noise_multiplier`.
 
     With less noise per person, popularity needs a smaller share, and more directions can be
-    distinguished from the noise. If there are too few people for moments, popularity gets their
-    share. In between, moments are useful only if the alignments show that features say little.
+    distinguished from the noise. With few people, there are no moments, and popularity gets their
+    share. With a medium number of people, moments are useful only if the features turn out to say
+    little. `fewest_per_noise` returns the two limits.
     """
     noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
@@ -110,9 +117,10 @@ def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
 
 
 def fewest_per_noise(n_items: int) -> tuple[float, float]:
-    """Return the people per unit of noise from which moments are useful: with, without features.
+    """Return the two smallest numbers of people, per unit of noise, for which moments are useful.
 
-    Measured with 300, 600 and 3,883 items, from 150 to 2,450 people per unit (docs/results.md).
+    The first number is for items whose features matter, the second for all other items. Measured
+    with 300, 600 and 3,883 items, from 150 to 2,450 people per unit (docs/results.md).
     """
     with_features = 12 * math.sqrt(n_items)
     return with_features, min(400.0, with_features)
@@ -126,10 +134,13 @@ PRIOR_DIRECTIONS = 300
 
 
 def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> F64:
-    """Return what one person adds to the alignments, shape (kernels,): of length at most 1.
+    """Return what one person adds to the alignments, shape (kernels,), of length at most 1.
 
-    t_j = Σ_{i≠k} x_i x_k K̃_j,ik / Σ_{i≠k} x_i x_k + `distinct`_j, K̃ the kernel without what
-    popular items have in common; u = `whiten` · t, made no longer than 1.
+    t_j = Σ_{i≠k} x_i x_k K̃_j,ik / Σ_{i≠k} x_i x_k + `distinct`_j
+
+    Here x_i is the person's value of item i, and K̃_j is kernel j, centred by the mean similarity
+    to popular items. The result is `whiten` · t, divided by its length, or by `_SHORTEST` if it is
+    shorter. `centre`, `level`, `distinct` and `whiten` are explained in `Commons`.
     """
     squares = values**2
     pairs = float(values.sum()) ** 2 - float(squares.sum())
@@ -138,7 +149,7 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
     centre, level = np.asarray(told["centre"], np.float64), np.asarray(told["level"], np.float64)
     aligned = np.asarray(told["distinct"], np.float64).copy()
     products = np.zeros(len(kernels))
-    # A part of the items at a time, so that a phone does not run out of memory with many items.
+    # A loop over parts of the items, so that a phone does not run out of memory.
     for part in np.array_split(np.arange(len(items)), -(-len(items) // AT_ONCE)):
         blocks = kernels.blocks(items[part], items)
         products += [values[part] @ block @ values for block in blocks]
@@ -151,7 +162,7 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
 
 
 def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> DeviceHalf:
-    """Return the devices' half of the alignments."""
+    """Return what devices compute for the alignments."""
 
     def of_row(told: Told, row: SparseRows) -> F64:
         items, values = np.asarray(row.indices, np.int64), np.asarray(row.data, np.float64)
@@ -173,7 +184,7 @@ def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> Device
 
 
 def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
-    """Return the rules for what devices are told for the alignments."""
+    """Return the shapes and ranges of arrays that devices accept before they send alignments."""
     return {
         "centre": Accepted(shape=(kernels, n_items), least=-4, most=4),
         "level": Accepted(shape=(kernels,), least=-4, most=4),
@@ -186,12 +197,13 @@ def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
 
 
 class Commons(NamedTuple):
-    """The mean similarity of popular items by each kernel, from the first release alone.
+    """The mean similarity of popular items by each kernel, computed from the first release alone.
 
-    `centre` (kernels, n_items): the mean kernel of each item with a popular item. `level`
-    (kernels,): the mean kernel of two popular items. `distinct` (kernels,): the mean of K̃ over all
-    pairs of popular items minus that over pairs of different ones. `gram` (kernels, kernels):
-    Σ p_i p_k K̃_j,ik K̃_l,ik over pairs of popular items.
+    Means are weighted by the popularity p. `centre` (kernels, n_items): the mean similarity of each
+    item to popular items. `level` (kernels,): the mean similarity of two popular items. `distinct`
+    (kernels,): the mean of the centred kernel K̃ over all pairs of popular items, minus its mean
+    over pairs of different items. `gram` (kernels, kernels): Σ p_i p_k K̃_j,ik K̃_l,ik over pairs
+    of different popular items i and k.
     """
 
     centre: F64
@@ -200,9 +212,9 @@ class Commons(NamedTuple):
     gram: F64
 
     def root(self, power: float) -> F64:
-        """Return the matrix `gram` to a power; in directions where it is 0, so is the result.
+        """Return the matrix `gram` to a power, without its eigenvalues near 0.
 
-        If all popular items are equal by a kernel, its entries are only rounding errors.
+        If all popular items are equal by a kernel, the kernel's entries are only rounding errors.
         """
         values, vectors = np.linalg.eigh(self.gram)
         usable = values > max(1e-9 * float(values[-1]), 1e-12)
@@ -210,7 +222,7 @@ class Commons(NamedTuple):
         return np.asarray((vectors * powers) @ vectors.T)
 
     def told(self) -> dict[str, Leaf]:
-        """Return what devices are told."""
+        """Return the arrays that the server sends to devices for the alignments."""
         return {
             "centre": self.centre,
             "level": self.level,
@@ -220,7 +232,7 @@ class Commons(NamedTuple):
 
 
 def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons:
-    """Return the similarity of popular items: of those whose popularity is beyond the noise."""
+    """Return the similarity of popular items. Popular means clearly above the noise (`_SURE`)."""
     order = np.argsort(-popularity, kind="stable")
     sure = popularity > _SURE * noise_scale
     if sure.sum() < 2:
@@ -253,17 +265,21 @@ def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons
 
 
 class Trust(NamedTuple):
-    """The result of the alignments: the weight of each kernel (kernels,), and the trust, 0 to 1."""
+    """The result of the alignments: how much features matter.
+
+    `weights` (kernels,) sum to 1, or are all 0. `trust` is 0 if features say nothing about which
+    items a person has, and at most 1.
+    """
 
     weights: F64
     trust: float
 
 
 def trust_of(published: F64, commons: Commons, people: float, noise_scale: float) -> Trust:
-    """Return the kernels' weights by non-negative least squares, scaled to sum to 1.
+    """Return the trust and the kernels' weights, by non-negative least squares.
 
-    The trust is 0 if the fitted vector is no longer than the noise, and near 1 if it is much
-    longer.
+    The trust is 0 if the fitted vector is no longer than the noise. It is near 1 if the vector is
+    much longer than the noise.
     """
     mean = _SHORTEST * published / people
     half = commons.root(0.5)
@@ -281,10 +297,11 @@ def trust_of(published: F64, commons: Commons, people: float, noise_scale: float
 
 
 class Items(NamedTuple):
-    """The most popular items, from the first release alone.
+    """The m most popular items, computed from the first release alone.
 
-    `kept` (m,): their positions. `popular` (m,): their popularity, at least 1, divided by its mean.
-    `common` (m,): the unit vector of popularity; `common_length` is its length before scaling.
+    `kept` (m,): the positions of the items. `popular` (m,): the popularity of the items, at least
+    1, divided by its mean `mean_count`. `common` (m,): the unit vector in the direction of
+    popularity. `common_length`: the length of this vector before it was scaled to 1.
     """
 
     kept: IntArray
@@ -295,12 +312,12 @@ class Items(NamedTuple):
 
     @property
     def power(self) -> F64:
-        """The weight of each item in a row: smaller for popular ones."""
+        """The weight of each item in a row, shape (m,): smaller for a more popular item."""
         return np.asarray(self.popular**-_ITEM_POWER)
 
 
 def items_of(popularity: F64) -> Items:
-    """Return the most popular items."""
+    """Return the most popular items, at most `MOST_ITEMS`, given the published popularity."""
     kept = np.argsort(-popularity, kind="stable")[:MOST_ITEMS]
     counted = np.maximum(popularity[kept], 1.0)
     mean = float(counted.mean())
@@ -311,12 +328,10 @@ def items_of(popularity: F64) -> Items:
 
 
 class Basis(NamedTuple):
-    """The directions in which the moments of rows are summed up.
+    """The q directions of the moments, computed from earlier releases and from public features.
 
-    They follow from earlier releases and from public features.
-
-    `vectors` (m, q): orthonormal, without the direction of popularity. `strength` (q,): the
-    expected variance of rows along each of them.
+    `vectors` (m, q): orthonormal directions over the m items. They have no component along
+    popularity. `strength` (q,): the expected variance of rows along each direction.
     """
 
     items: Items
@@ -324,19 +339,20 @@ class Basis(NamedTuple):
     strength: F64
 
     def told(self, *, popularity: bool = False) -> dict[str, Leaf]:
-        """Return what devices are told: the items, and the matrix to multiply rows by, (m, q).
+        """Return what the server sends: the items, and the matrix (m, q) that multiplies rows.
 
-        With `popularity` the matrix is 0: devices then send their part of the popularity again.
+        If `popularity` is true, the matrix is 0. Devices then contribute to popularity again.
         """
         weight = 0.0 if popularity else self.items.power[:, None]
         return {"kept": self.items.kept, "project": np.asarray(weight * self.vectors, np.float32)}
 
 
 def basis_of(popularity: F64, kernels: Kernels, trust: Trust, directions: int) -> Basis:
-    """Return the top eigenvectors of the covariance of rows that is expected from the features.
+    """Return the top eigenvectors of the covariance of rows that the features predict.
 
-    diag(c^½) ((1 - a) Σ w_j K_j + a I) diag(c^½) without the direction of popularity, a = 1 - 0.7 ·
-    trust, c the popularity over its mean.
+    The covariance is diag(c^½) ((1 - a) Σ w_j K_j + a I) diag(c^½), without the direction of
+    popularity. Here a = 1 - 0.7 · trust, w_j is the weight of kernel K_j, and c is the popularity
+    divided by its mean.
     """
     items = items_of(popularity)
     kept, count, common = items.kept, items.popular, items.common
@@ -357,9 +373,10 @@ def basis_of(popularity: F64, kernels: Kernels, trust: Trust, directions: int) -
 
 
 def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
-    """Return each person's row in the basis, such that its triangle of products has length 1.
+    """Return each person's row y in the basis, shape (people, q).
 
-    A row without anything in the basis becomes 0.
+    Each y is scaled such that the upper triangle of y yᵀ has length 1. A row that is almost outside
+    of the basis (`_NEGLIGIBLE`) becomes 0.
     """
     chosen = sp.csr_array(rows[:, kept])
     # The scale of the basis does not matter. Its largest entry is made 1, so that no square of a
@@ -376,9 +393,9 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
 
 
 def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> DeviceHalf:
-    """Return the devices' half of the moments in the basis.
+    """Return what devices compute for the moments in the basis.
 
-    If they are told a basis of zeros, they count `popularity` again.
+    If the basis that they receive is all zeros, devices contribute to `popularity` again.
     """
 
     def of_people(told: Told, people: Clients) -> F64:
@@ -404,7 +421,10 @@ def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> De
 
 
 def moments_accepts(n_items: int) -> dict[str, Accepted]:
-    """Return the rules for what devices are told for the moments: at most a direction per item."""
+    """Return the shapes and ranges of arrays that devices accept before they send moments.
+
+    The basis may have at most as many directions as items.
+    """
     kept = min(n_items, MOST_ITEMS)
     return {
         "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
@@ -413,10 +433,11 @@ def moments_accepts(n_items: int) -> dict[str, Accepted]:
 
 
 def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
-    """Return what devices are told to send the moments of tastes over frequent items (`sums.py`).
+    """Return what the server sends if no feature matters: then moments are over m frequent items.
 
-    These are the first m of `items`, and there are m directions: the items themselves, without
-    popularity. `project` = diag(power)(I - common commonᵀ), (kept, m); rows of other items are 0.
+    The frequent items are the first m of `items`. Each is a direction, without its component along
+    popularity. `project` (kept, m) is diag(power)(I - common commonᵀ). Its rows of other items are
+    0.
     """
     m = len(frequent.kept)
     project = np.zeros((len(items.kept), m), np.float32)
@@ -428,7 +449,11 @@ def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
 
 
 class Learned(NamedTuple):
-    """What the moments say: directions (q, d), how strong each is (d,), and the sum of all."""
+    """The part of the moments that is stronger than the noise.
+
+    `vectors` (q, d): d directions in the basis. `strength` (d,): their estimated eigenvalues.
+    `total`: the trace of the published moments.
+    """
 
     vectors: F64
     strength: F64
@@ -436,12 +461,13 @@ class Learned(NamedTuple):
 
 
 def learned_from(published: F64, directions: int, noise_scale: float) -> Learned:
-    """Return what stands out of the noise in a published triangle.
+    """Return the part of a published upper triangle that is stronger than the noise.
 
-    Noise of scale s alone has eigenvalues up to edge = 2s√q. An eigenvalue v > edge belongs to a
-    true one of about l = (v + √(v² - edge²))/2, of whose direction the share k = 1 - (edge/2l)² is
-    seen. Each direction is then estimated again, coordinate by coordinate, with a prior that falls
-    along the basis (empirical Bayes).
+    A matrix of noise alone, with standard deviation s, has eigenvalues up to edge = 2s√q. A
+    published eigenvalue v > edge corresponds to a true eigenvalue of about l = (v + √(v² -
+    edge²))/2. Its eigenvector keeps the share k = 1 - (edge/2l)² of the true direction. Each
+    direction is then estimated again, coordinate by coordinate, with a prior variance that
+    decreases along the basis (empirical Bayes).
     """
     moments = mirrored(published, directions)
     edge = 2 * noise_scale * math.sqrt(directions)
@@ -467,11 +493,14 @@ def learned_from(published: F64, directions: int, noise_scale: float) -> Learned
 
 
 _MOST = 150
-"""Directions that are taken out of the noise at most."""
+"""The most directions that `learned_from` returns."""
 
 
 class Tower(NamedTuple):
-    """Vectors of items in a history, and of items that are ranked: (n_items, width) each."""
+    """The model: two vectors for each item, shape (n_items, width) each.
+
+    `inside` has the vectors of items in a person's history, `outside` those of items to be ranked.
+    """
 
     inside: F64
     outside: F64
@@ -487,15 +516,18 @@ def tower_of(
     *,
     widest: int | None = None,
 ) -> Tower:
-    """Return the tower: coefficients h ~ N(0, C) along [U, common], rows x = A h + noise D.
+    """Return the model's item vectors, from a Bayesian linear model of people's rows.
 
-    Scores of a row x are xᵀD⁻¹A (I + C AᵀD⁻¹A)⁻¹ C Aᵀ. C has what was learned and, by the trust,
-    what the kernel lets expect: more where rows are long. A person adds a vector of length 1 to
-    popularity, and its sum is about the length of her row: so popularity over `people` tells how
-    long rows are. Items that were not kept get their vectors through the kernel.
+    A row is x = A h + noise with variance D. A has the basis vectors and `common` as columns, and
+    the coefficients are h ~ N(0, C). The scores of a row are xᵀD⁻¹A (I + C AᵀD⁻¹A)⁻¹ C Aᵀ. The
+    prior C is the sum of what was learned from moments and, weighted by the trust, the variance
+    that the kernels predict. C is larger if rows are longer. The length of a typical row is
+    estimated from popularity: each person adds a vector of length 1, whose entries sum to about the
+    length of her row. So the sum of popularity divided by `people` is about the mean length. Items
+    outside the basis get their vectors through the kernel.
 
-    With `widest` there are at most so many directions: the strongest of (I + C AᵀD⁻¹A)⁻¹ C, which
-    is symmetric. As A is orthonormal, this changes scores the least.
+    If `widest` is given, vectors have at most this length: the top eigenvectors of the symmetric
+    matrix (I + C AᵀD⁻¹A)⁻¹ C are kept. A is orthonormal, so this changes the scores the least.
     """
     q = basis.vectors.shape[1]
     prior = np.zeros((q + 1, q + 1))
@@ -528,7 +560,7 @@ def tower_of(
 
 
 def _strongest(matrix: F64, width: int) -> F64:
-    """Return R (n, at most `width`) such that R·Rᵀ is nearest to a symmetric matrix."""
+    """Return R (n, at most `width`) such that R·Rᵀ is nearest to the symmetric `matrix`."""
     size = len(matrix)
     first = max(0, size - width)
     values, vectors = eigh((matrix + matrix.T) / 2, subset_by_index=[first, size - 1])
@@ -543,13 +575,16 @@ def through_kernel(
     popularity: F64,
     turn: F64 | None = None,
 ) -> F64:
-    """Return the vectors of items that were not kept, from those that are like them (Nyström).
+    """Return the vectors of items outside the basis, from similar items in the basis (Nyström).
 
-    Shape (items, q + 1), or (items, width) if they are to be multiplied by `turn` (q + 1, width).
-    These items can be recommended. In a history they count nothing: tried as inputs, they made
-    lists worse. max(cosine, 0)² can have negative eigenvalues: directions in which the kernels add
-    nothing to what each item has alone say nothing of other items, and dividing by their strength,
-    which may be near 0, would make vectors of any length.
+    The shape is (items, q + 1). With `turn` (q + 1, width), vectors are multiplied by it, and the
+    shape is (items, width). These items can be recommended. In a person's history they have no
+    effect, because recommendations were worse when they were used as inputs.
+
+    Some directions get no weight: those whose strength is not above the part of each item alone.
+    The kernels add nothing in such a direction, so it says nothing about other items. The kernel
+    max(cosine, 0)² can have negative eigenvalues, so the strength may be near 0. A division by it
+    would give arbitrarily long vectors.
     """
     known = basis.items
     alone = (1 - 0.7 * trust.trust) * (known.popular @ basis.vectors**2)
@@ -572,17 +607,21 @@ def through_kernel(
 
 _WEIGHTS, TRUST, _STRENGTH = "public/weights", "public/trust", "public/strength"
 _VECTORS = "public/vectors"
-"""The basis in a large catalogue. In a small one it lies in the items' vectors, which are it."""
+"""The name of the basis among the parameters, in a large catalogue. In a small catalogue the items'
+vectors are the basis."""
 
 
 class Public(NamedTuple):
-    """What the features are worth, and the basis that they choose."""
+    """The trust in features, and the basis that follows from it."""
 
     trust: Trust
     basis: Basis
 
     def params(self, n_items: int, *, large: bool = False) -> dict[str, Leaf]:
-        """Return it as parameters: in a small catalogue the basis is the items' vectors."""
+        """Return the parameters that hold the trust and the basis.
+
+        In a small catalogue, the items' vectors hold the basis.
+        """
         basis = {_VECTORS: self.basis.vectors}
         if not large:
             vectors = np.zeros((n_items, len(self.basis.strength) + 1))
@@ -597,7 +636,7 @@ class Public(NamedTuple):
 
 
 def public_start(kernels: Kernels, directions: int, n_items: int, *, large: bool) -> dict[str, F32]:
-    """Return the parameters before anything is known."""
+    """Return the initial parameters, before the first release."""
     kept = min(n_items, MOST_ITEMS)
     return {
         **({_VECTORS: np.zeros((kept, directions), np.float32)} if large else {}),
@@ -608,7 +647,7 @@ def public_start(kernels: Kernels, directions: int, n_items: int, *, large: bool
 
 
 def public_of(params: Mapping[str, Leaf]) -> Public:
-    """Return it from parameters; the items follow from popularity."""
+    """Return the trust and the basis that parameters hold. Popularity determines the items."""
     weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
     items = items_of(np.asarray(params[POPULARITY], np.float64))
     if _VECTORS in params:
@@ -619,7 +658,7 @@ def public_of(params: Mapping[str, Leaf]) -> Public:
 
 
 def check_public(params: Mapping[str, Leaf], n_items: int, kernels: int) -> None:
-    """Raise unless all arrays are there, and fit a catalogue with so many items and kernels."""
+    """Raise an error if an array is missing or does not fit `n_items` and `kernels`."""
     directions = np.shape(params.get(_STRENGTH, np.zeros(1)))[:1]
     width = np.shape(params.get(OUT, np.zeros((1, 1))))[-1:]
     shapes: dict[str, tuple[int, ...]] = {
@@ -636,9 +675,9 @@ def check_public(params: Mapping[str, Leaf], n_items: int, kernels: int) -> None
 
 
 def turn_of(public: Public, params: Mapping[str, Leaf]) -> F64 | None:
-    """Return what multiplied the basis to give the items' vectors, as they are in `params`.
+    """Return the matrix (q + 1, width) by which the basis was multiplied to get the items' vectors.
 
-    None in a small catalogue: there it is the identity.
+    The result is None in a small catalogue, because the matrix is the identity there.
     """
     if _VECTORS not in params:
         return None

@@ -1,11 +1,13 @@
-"""PrivRec+: two sums over people, a history tower from them in closed form, and rounds on top.
+"""The recipes of PrivRec+: a linear model computed from two sums over people.
 
-Each participant contributes to two sums: one counts popularity, one counts which items occur
-together (`sums.py`), and the server solves the tower from them (`solve.py`). Under noise, a small
-sum between the two says which public features of items choose the basis of the last one
-(`public.py`). For a large catalogue, rounds of a subspace iteration take the place of the second
-sum (`subspace.py`). Rounds of training may follow (`softmax.py`). Under noise each sum is one
-release, and so is each round.
+The history model ("tower" in names) scores all items by a person's row: the vector of her likes,
+dislikes and features. Each participant contributes to two sums. The first counts how popular each
+item is, the second counts which items occur together (`sums.py`). The server computes the model
+from these sums in closed form (`solve.py`). Under noise, if items have public features, there is a
+small sum between the two. The server computes from it which features matter (`public.py`). For a
+large catalogue, several rounds of a subspace iteration replace the second sum (`subspace.py`).
+Rounds of gradient training may follow (`softmax.py`). Under noise, each sum and each round is one
+release: one noised publication that costs privacy budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -119,7 +121,7 @@ POPULAR, MOMENTS = "popularity", "moments"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Task:
-    """What the phases of PrivRec+ are built from."""
+    """The settings, data and array shapes from which the phases of PrivRec+ are built."""
 
     settings: SumsSettings
     federation: Federation
@@ -130,27 +132,27 @@ class _Task:
 
     @property
     def in_subspace(self) -> bool:
-        """Whether the history tower comes from a subspace iteration."""
+        """Whether the history model is computed by subspace iteration."""
         return in_subspace(self.settings, self.federation.n_items)
 
     @property
     def exact_subspace(self) -> PlusSettings | None:
-        """The settings of a subspace iteration without noise; None for any other tower."""
+        """The settings of a subspace iteration without noise, or None for any other run."""
         return without_noise(self.settings) if self.in_subspace else None
 
     @property
     def hop(self) -> Hop | None:
-        """The settings of pairs beside the vectors; None where there are none."""
+        """The settings of the pair scores (`hop.py`), or None if the model has none."""
         return hop_of(self.settings, self.federation.n_items)
 
     @property
     def second_opinion(self) -> PlusSettings | None:
-        """The settings of a run that has a second opinion; None for any other run."""
+        """The settings of a run with the second model (`opinion.py`), or None for any other run."""
         exact = without_noise(self.settings)
         return exact if exact and exact.second_opinion else None
 
     def kept(self, before: Params | None) -> dict[str, Array]:
-        """Return the tower of the phase before; if none, one that scores all items alike."""
+        """Return the parameters of the phase before, plus initial values for missing parameters."""
         dislikes = self.settings.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
@@ -169,7 +171,7 @@ class _Task:
         return {name: jnp.asarray(known.get(name, array)) for name, array in start.items()}
 
     def phase(self, name: str, first: int, aggregator: Aggregator, **parts: Any) -> Phase:
-        """Return a phase of one round; it keeps the parameters of the phase before."""
+        """Return a phase of one round that starts with the parameters of the phase before."""
 
         def start(before: Params | None) -> ServerState:
             return ServerState(
@@ -191,7 +193,10 @@ class _Task:
         )
 
     def in_basis(self, phase: Phase, rows: int, width: int, number_bytes: int) -> Phase:
-        """Return a phase of a subspace iteration with its cost, and with the basis it accepts."""
+        """Return a phase of a subspace iteration with its cost and the arrays that devices accept.
+
+        The basis has the shape (rows, width). Each number that a device sends has `number_bytes`.
+        """
         per_entry = number_bytes * width
 
         def cost(params: Params) -> DeviceCost:
@@ -207,13 +212,13 @@ class _Task:
         return replace(phase, device=replace(phase.device, cost=cost), accepts=accepts)
 
     def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
-        """Return what contributing to a sum costs one device."""
+        """Return what a contribution to a sum costs one device, in bytes, operations and time."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
         entries = rows_of(person, self.layout).nnz
         return DeviceCost(
             what=what,
             bytes_down=down,
-            # Per entry: a position and a weight. The trusted server computes the products.
+            # A position and a weight per entry. The trusted server computes the products.
             bytes_up=8 * entries,
             multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
             milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
@@ -221,7 +226,7 @@ class _Task:
 
 
 def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
-    """Return the phases of PrivRec+: popularity, moments, and rounds on top if there are any."""
+    """Return the phases of PrivRec+: popularity, moments, and optional further sums and rounds."""
     settings, federation, split = of.settings, of.federation, of.split
     layout = layout_for(settings, federation.catalogue)
     if kernels := public_kernels(settings, federation.catalogue):
@@ -247,7 +252,7 @@ def plus_stages(of: Task[SumsSettings]) -> tuple[Phase, ...]:
 
 
 def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> tuple[Phase, ...]:
-    """Return the releases in a basis that public features choose (`public.py`)."""
+    """Return the phases of a run under noise that uses public features of items (`public.py`)."""
     budget, n_items = public_budget(of.settings, of.split, layout.n_items), layout.n_items
     large = budget.widest is not None
     task = _Task(
@@ -268,7 +273,11 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
 
 
 def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Phase:
-    """Return the sum that says which features count. It chooses the basis, or ends the training."""
+    """Return the phase of the alignments: they say which features of items matter.
+
+    The server then computes the basis of the moments. If the run has no moments, it computes the
+    final model.
+    """
     scale, noise = (
         aggregator.noise_scale(BOUND) for aggregator in (budget.popularity, budget.alignments)
     )
@@ -303,10 +312,11 @@ def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Ph
 def _public_moments_phase(
     task: _Task, kernels: Kernels, budget: PublicBudget, aggregator: Aggregator
 ) -> Phase:
-    """Return the moments of rows in the basis.
+    """Return the phase of the third release. What it sums depends on the trust in features.
 
-    If the features say nothing, it is the moments of the frequent items, as without features. With
-    people in between it is never the basis: popularity again, if the features are enough.
+    With many people, it sums the moments of rows in the basis if the trust is above 0. With a
+    medium number of people (`spending_of`), it sums popularity again if the trust is at least
+    `least_trust`. In all other cases it sums the moments over frequent items, as without features.
     """
     directions, noise = budget.directions, aggregator.noise_scale(BOUND)
     first_noise = budget.popularity.noise_scale(BOUND)
@@ -337,7 +347,7 @@ def _public_moments_phase(
         both = _popularity(state) / first_noise**2 + second / noise**2
         popularity = both / (1 / first_noise**2 + 1 / noise**2)
         state = _state_with_params(state, {POPULARITY: popularity})
-        popularity = _popularity(state)  # As it is kept, in 32 bits.
+        popularity = _popularity(state)  # The values after rounding to 32 bits.
         basis = basis_of(popularity, kernels, public.trust, directions)
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
@@ -364,7 +374,7 @@ def _with_tower(
     public: Public,
     learned: Learned | None,
 ) -> ServerState:
-    """Return the state with the tower in its parameters."""
+    """Return the state with the history model in its parameters."""
     popularity = _popularity(state)
     people = budget.popularity.release.sampling.cohort
     basis, trust, widest = public.basis, public.trust, budget.widest
@@ -384,7 +394,7 @@ def _with_tower(
 
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the phase that finds the history tower."""
+    """Return the phase whose sum gives the history model."""
     settings, exact = task.settings, without_noise(task.settings)
     if task.in_subspace:
         work = partial(subspace_work, settings, task.layout, task.rank)
@@ -399,7 +409,7 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _second_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator, first: int) -> Phase:
-    """Return the sweeps of the second opinion."""
+    """Return the phase that trains the second model (`sweeps.py`)."""
     layout = task.layout
     phase = sweeps_phase(
         layout,
@@ -450,7 +460,7 @@ def _exact_subspace(task: _Task, settings: PlusSettings, aggregator: Aggregator)
 
 
 def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -> Phase:
-    """Return the sum of pairs, which stand beside the vectors."""
+    """Return the phase of the sum over pairs of items (`hop.py`)."""
     layout = task.layout
 
     def absorb(state: ServerState, published: Published) -> ServerState:
@@ -472,7 +482,7 @@ def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the first sum: how popular each item is."""
+    """Return the phase of the first sum: how popular each item is."""
 
     def absorb(state: ServerState, published: Published) -> ServerState:
         found = published.update[POPULARITY]
@@ -499,7 +509,7 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) -> Phase:
-    """Return the second sum without noise: the moments of whole rows."""
+    """Return the phase of the second sum without noise: the sum of row·rowᵀ over people."""
     how, layout, most = regression_of(settings), task.layout, settings.history_items
 
     def tell(state: ServerState) -> Told:
@@ -524,7 +534,7 @@ def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) ->
 
 
 def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the second sum under noise: the moments of tastes over the frequent items."""
+    """Return the phase of the second sum under noise (`sums.py: taste_moments`)."""
     layout, most, scale = task.layout, task.settings.history_items, aggregator.noise_scale(BOUND)
     device = taste_device(layout, task.settings.dislike_input)
     # A phone receives the positions of the items and their weights.
@@ -541,7 +551,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _frequent(task: _Task, state: ServerState, noise_scale: float) -> Frequent:
-    """Return the items whose moments are asked for where features choose nothing."""
+    """Return the frequent items: the moments are over these items if no features are used."""
     popularity, most = _popularity(state), task.settings.history_items
     most = min(most, MOST_ITEMS) if task.public_start else most
     return Frequent.of(popularity, frequent(popularity, noise_scale=noise_scale, most=most))
@@ -550,7 +560,7 @@ def _frequent(task: _Task, state: ServerState, noise_scale: float) -> Frequent:
 def _with_noisy_tower(
     task: _Task, state: ServerState, published: Published, noise_scale: float
 ) -> ServerState:
-    """Return the state with the tower of the frequent items in its parameters."""
+    """Return the state with the history model over frequent items in its parameters."""
     items = _frequent(task, state, noise_scale)
     tower = noisy_tower(
         np.asarray(published.update[TRIANGLE]),
@@ -560,7 +570,7 @@ def _with_noisy_tower(
         rank=task.rank,
         noise_scale=noise_scale,
     )
-    # Its directions are not those of the features: new items get no vectors through the kernel.
+    # Features did not determine these directions. So new items cannot get vectors from the kernels.
     trust = {TRUST: np.zeros(())} if task.public_start else {}
     ranked = bias_of(_popularity(state), items.kept)
     return _state_with_params(state, {**tower, **trust, BIAS: ranked})
@@ -576,7 +586,10 @@ def _state_with_params(state: ServerState, found: Mapping[str, npt.ArrayLike]) -
 
 
 def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
-    """Return how the history tower ranks: by what is on the device."""
+    """Return a scorer that ranks items with the history model.
+
+    If `adapted` is false, the scorer ignores the person's likes and dislikes.
+    """
     tower = {name: np.asarray(array) for name, array in params.items()}
     if LIKES not in tower:
         raise RunFolderError(f"the parameters have no {LIKES!r}: they are of another recipe")
@@ -585,7 +598,7 @@ def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
 
 
 def plus_plan(task: Task[SumsSettings]) -> Plan:
-    """Return the stages of PrivRec+, and the history tower that ranks."""
+    """Return the plan of a run: its stages, and the scorer that ranks with the trained model."""
     layout = layout_for(task.settings, task.federation.catalogue)
     return Plan(
         task=task,
@@ -596,14 +609,13 @@ def plus_plan(task: Task[SumsSettings]) -> Plan:
 
 
 def plus_path(task: Task[SumsSettings], stages: Sequence[Stage]) -> tuple[str, ...]:
-    """Return which way a run goes, and why, in sentences."""
+    """Return sentences for `--dry-run`: which releases a run makes, and why."""
     settings, catalogue = task.settings, task.federation.catalogue
     kernels = public_kernels(settings, catalogue)
     return path_of(task, stages, kernels, subspace=in_subspace(settings, catalogue.n_items))
 
 
-# All training people contribute to the sums; a smaller `stage1_cohort` samples fewer. Adaptation
-# takes no gradient steps.
+# All training people contribute to the sums, unless `stage1_cohort` is smaller than their number.
 _VALUES: Mapping[str, Any] = {
     "stage1_cohort": 10**9,
     "sampling": "fixed",
@@ -628,8 +640,8 @@ PRIVREC_PLUS = Recipe(
         keys=KEYS, usual=usual, find=partial(find, plus_plan), ahead=partial(ahead, plus_plan)
     ),
     presets={
-        # The settings are chosen already: 2 % validation people are enough for the curve, and too
-        # few to choose a state by.
+        # These settings were chosen earlier. With 2 % validation people, the training curve is
+        # visible. They are too few to choose the best round, so `patience` is 0.
         "movielens-1m": {
             "rounds": 0,
             "second_opinion": 3.0,
@@ -649,7 +661,8 @@ PRIVREC_PLUS = Recipe(
         },
     },
 )
-# No rounds on top: the noise on a few hundred thousand weights costs more than they gain.
+# There are no training rounds, because the noise on a few hundred thousand weights does more harm
+# than the rounds do good.
 DP_PRIVREC_PLUS = replace(
     PRIVREC_PLUS,
     summary="as privrec-plus, but from a few sums with noise: differential privacy for each person",

@@ -1,8 +1,8 @@
-"""Many people's rows at once, as a sparse matrix, and sums of rows and of row·rowᵀ.
+"""The rows of many people as a sparse matrix, and sums over people of row and of row·rowᵀ.
 
-Both are sums of one contribution per person. The server computes everything else from the sums.
-Where contributions are bounded, each is scaled to an L2 norm of 1. The norm of a person's triangle
-has a closed form, so the triangle itself is never built.
+A row is the vector of one person's likes, dislikes and features (`Layout`). Each person adds one
+contribution to a sum. Under noise, each contribution is scaled to an L2 norm of 1. The norm of the
+upper triangle of row·rowᵀ has a closed form, so the triangle itself is never built.
 
 The weights of columns and items are also here: `Regression` and `Hop` without noise, `Frequent`
 under noise.
@@ -36,19 +36,21 @@ Matrix = npt.NDArray[np.floating]
 Parts = Iterable[tuple[SparseRows, F64]]
 """The rows of some people and the weight of each, a few hundred people at a time."""
 
-# One multiplication in a sparse product counts as much as this many in a dense product.
-# Chosen by hand; no measurement is on record.
+# One multiplication in a sparse product is assumed to take as long as 2000 in a dense product.
+# Chosen by hand; not measured.
 _DENSE = 2000
 SUBSPACE = "subspace"
 """The name of the phase of a subspace iteration."""
 BASIS, SCALE = "basis", "scale"
-"""What it tells: the basis Q (columns, d), and the weight of each column of a row (columns,)."""
+"""The names of the arrays that the server sends in a subspace iteration: the basis Q (columns, d),
+and the weight of each column of a row (columns,)."""
 LARGEST = 1000
-"""Who has more likes than this adds no pairs: it would be a million. Chosen by hand."""
+"""A person with more likes than this adds no pairs, because she would add a million pairs or more.
+Chosen by hand."""
 AT_ONCE_PAIRS = 2**24
-"""Products of pairs that are added up at a time; bounds the memory."""
+"""The number of pairs of items that are processed at a time. It bounds the memory."""
 _ITEM_POWER = 0.25
-"""Under noise an item weighs its popularity to minus this power."""
+"""Under noise, the weight of an item in a row is its popularity to the power of minus this."""
 
 
 def sum_of_rows(parts: Parts, size: int) -> F64:
@@ -70,13 +72,14 @@ def add_squares(total: Matrix, rows: SparseRows, weights: F64) -> None:
 
 
 def row_lengths(rows: SparseRows) -> F64:
-    """Return ‖row‖ of each person."""
+    """Return the L2 norm of each person's row, shape (people,)."""
     return np.sqrt(np.asarray(rows.multiply(rows).sum(1), np.float64))
 
 
 def triangle_lengths(rows: SparseRows) -> F64:
-    """Return the L2 norm of each person's row rowᵀ, upper triangle with its diagonal.
+    """Return the L2 norm of the upper triangle (with diagonal) of each person's row·rowᵀ.
 
+    The shape is (people,). The norm of a row r follows from
     Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2.
     """
     squares = rows.multiply(rows)
@@ -86,12 +89,12 @@ def triangle_lengths(rows: SparseRows) -> F64:
 
 
 def to_length_one(lengths: F64) -> F64:
-    """Return the weights that scale contributions of these norms to norm 1; 0 stays 0."""
+    """Return the weights that scale contributions to norm 1. A norm of 0 gets the weight 0."""
     return np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1.0), 0.0)
 
 
 def triangle(matrix: Matrix) -> Matrix:
-    """Return the upper triangle with the diagonal as one vector: what is published."""
+    """Return the upper triangle of a matrix, with the diagonal, as one vector."""
     return matrix[np.triu_indices(len(matrix))]
 
 
@@ -119,13 +122,13 @@ def rows_of(clients: Clients, layout: Layout, recency: float = 0.0) -> SparseRow
 
 
 def without_items(rows: SparseRows, layout: Layout) -> SparseRows:
-    """Return the rows with all likes and dislikes removed."""
+    """Return the rows with all likes and dislikes set to 0."""
     known = np.arange(layout.size) >= layout.item_columns
     return sp.csr_array(rows @ sp.diags_array(known.astype(np.float32)))
 
 
 def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows:
-    """Return one column per item: 1 for a like, `dislike` for a dislike, added if both occur."""
+    """Return rows with one column per item: 1 for a like plus `dislike` for a dislike."""
     n = layout.n_items
     chosen = rows[:, :n].astype(np.float64)
     if layout.dislikes:
@@ -134,16 +137,16 @@ def merged_items(rows: SparseRows, layout: Layout, dislike: float) -> SparseRows
 
 
 def activity_weights(rows: SparseRows, layout: Layout, power: float) -> F64:
-    """Return n^-power for each person, where n is the number of her likes; 1 if there are none."""
+    """Return each person's weight n^-power for n likes, or 1 without likes, shape (people,)."""
     likes = np.asarray(rows[:, : layout.n_items].sum(1), np.float64)
     return np.asarray(np.maximum(likes, 1.0) ** -power)
 
 
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> TableScorer:
-    """Return a scorer: own items first, then the tower's scores from the data on the device.
+    """Return a scorer that ranks items with the history model, from the data on the device.
 
-    If `adapted` is false, likes and dislikes are ignored: people with the same features get the
-    same list.
+    A person's own likes rank first. If `adapted` is false, likes and dislikes are ignored. People
+    with the same features then get the same list.
     """
     score_rows, recency = row_scorer(tower, layout), recency_of(tower)
 
@@ -156,11 +159,12 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """Settings of the regression of likes on rows: the weight of each kind of column, the ridge.
+    """Settings of the regression that predicts likes from rows: column weights and ridge.
 
-    `dislike_target` is the target of a disliked item; a liked item has target 1. It may be above 0
-    because the person chose the item before she rated it. A person with n likes has the weight
-    n^-`activity`; with 0, people with many likes would dominate.
+    `dislike`, `feature` and `context` are weights of columns. `dislike_target` is the target of a
+    disliked item. A liked item has target 1. The target of a disliked item may be above 0 because
+    the person chose the item before she rated it. A person with n likes has the weight
+    n^-`activity`. If `activity` were 0, people with many likes would dominate.
     """
 
     dislike: float
@@ -172,7 +176,7 @@ class Regression:
     activity: float = 0.5
 
     def scales(self, layout: Layout) -> F32:
-        """Return the weight of each column."""
+        """Return the weight of each column of a row, shape (columns,)."""
         kinds = [
             1.0,
             *([self.dislike] if layout.dislikes else []),
@@ -182,22 +186,23 @@ class Regression:
         return np.repeat(np.array(kinds, np.float32), layout.sizes)
 
     def also(self, layout: Layout) -> float:
-        """Return the target of a disliked item per unit of its column's weight."""
+        """Return the target of a disliked item divided by the weight of its column."""
         return self.dislike_target / self.dislike if layout.dislikes and self.dislike else 0.0
 
 
 def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
-    """Return the input columns of the regression: kept items (liked, disliked) and features."""
+    """Return the input columns of the regression: likes and dislikes of kept items, features."""
     disliked = layout.n_items + kept if layout.dislikes and how.dislike else kept[:0]
     return np.concatenate([kept, disliked, np.arange(layout.item_columns, layout.size)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequent:
-    """The items in the matrix of co-occurrences, with weights: computed from release one alone.
+    """The m frequent items, over which moments are summed under noise, and their weights.
 
-    `kept` (m,): their positions. `power` (m,): the weight of each item, smaller for popular items.
-    `common` (m,): the unit vector in the direction of popularity.
+    All are computed from the noised popularity alone. `kept` (m,): the positions of the items.
+    `power` (m,): the weight of each item, smaller for popular items. `common` (m,): the unit vector
+    in the direction of popularity.
     """
 
     kept: IntArray
@@ -214,12 +219,12 @@ class Frequent:
 
     @classmethod
     def of_told(cls, told: Mapping[str, Leaf]) -> "Frequent":
-        """Return it from what was told."""
+        """Return the `Frequent` that the server sent to devices."""
         return cls(**{name: np.asarray(told[name]) for name in ("kept", "power", "common")})
 
     @staticmethod
     def accepts(n_items: int, most: int) -> dict[str, Accepted]:
-        """Return what a device accepts of it: at most `most` items."""
+        """Return the shapes and ranges that a device accepts. There are at most `most` items."""
         return {
             "kept": positions(n_items, most),
             "power": weights((None,)),
@@ -227,13 +232,16 @@ class Frequent:
         }
 
     def told(self) -> dict[str, Leaf]:
-        """Return what is told of it."""
+        """Return the arrays that the server sends to devices."""
         return {"kept": self.kept, "power": self.power, "common": self.common}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """Settings of the pairs: see `PlusSettings`. `activity` is the a of people's weights n^-a."""
+    """Settings of the pair scores (`hop.py`), see `PlusSettings`.
+
+    A person with n likes has the weight n^-`activity`.
+    """
 
     weight: float
     items: int
@@ -241,7 +249,7 @@ class Hop:
     activity: float
 
     def blank(self, n_items: int) -> dict[str, F32]:
-        """Return neighbours that add nothing."""
+        """Return the initial parameters of the pair scores: all values are 0."""
         shape = (n_items, min(self.items, n_items))
         return {
             HOP_ITEMS: np.zeros(shape, np.float32),

@@ -1,18 +1,18 @@
-"""What a device knows about its person, as one row of numbers, and how a row scores all items.
+"""A person's data as one row of numbers, and how the model computes item scores from a row.
 
-Only numpy is needed here, as on a phone.
+The module needs only numpy, so that it runs on a phone. The history model computes
 
     h = Σ like_i + Σ dislike_i + Σ feature vectors,   score_v = h · out_v
 
-The blocks named `history/…` have a vector for each column of a row. `items/out` has a vector for
-each item. Where vectors are as long as the catalogue, `items/out` is absent and h is the scores.
-If rounds on top were trained (`softmax.py`), the result is:
+The parameters `history/…` have a vector for each column of a row. `items/out` has a vector for each
+item v. If vectors are as long as the catalogue, `items/out` is absent and h has the scores.
+If the model has trained rounds (`softmax.py`), these scores are replaced by
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
 
-Where items have neighbours (`hop.py`), the values of those of liked items are a second opinion.
-If there is a second opinion (`opinion.py`), both are standardised for each person and added.
+The model may also have pair scores (`hop.py`) and scores of a second model (`opinion.py`). These
+are standardised for each person and added.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,11 +34,11 @@ LIKES, DISLIKES = "history/like", "history/dislike"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The columns of a row: likes, dislikes, user features, then shares of contexts.
+    """The columns of a person's row: likes, dislikes, user features, then shares of contexts.
 
-    An item's column is 1 if the person liked (or disliked) it at least once. A context's column is
-    the share of the person's lines that have this context. Data without dislikes has no columns
-    for them.
+    Each item has a column for likes and a column for dislikes. It is 1 if the person liked (or
+    disliked) the item at least once. The column of a context is the share of the person's lines
+    with this context. Data without dislikes has no columns for dislikes.
     """
 
     n_items: int
@@ -48,23 +48,23 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many columns each block has: likes, dislikes, then one block per feature."""
+        """The number of columns of each block: likes, dislikes, then one block per feature."""
         features = (*self.users, *self.contexts)
         return (*self._item_blocks.values(), *(feature.rows for feature in features))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each block among the parameters."""
+        """The parameter name of each block."""
         return (*self._item_blocks, *map(_block, (*self.users, *self.contexts)))
 
     @property
     def item_columns(self) -> int:
-        """How many columns stand for items, liked or disliked; they come first."""
+        """The number of columns for likes and dislikes. These columns come first."""
         return sum(self._item_blocks.values())
 
     @property
     def size(self) -> int:
-        """How many columns a row has."""
+        """The number of columns of a row."""
         return sum(self.sizes)
 
     @property
@@ -89,7 +89,7 @@ def layout_in(schema: Schema, n_items: int, names: set[str]) -> Layout:
 
 
 def learned(name: str) -> str:
-    """Return the name of a block's learned vectors."""
+    """Return the parameter name of a block's vectors that training rounds learn."""
     return name.replace("history/", "learn/", 1)
 
 
@@ -102,19 +102,22 @@ Arrays = Mapping[str, F32]
 OUT, BIAS, POPULARITY = "items/out", "items/bias", "items/popularity"
 LEARNED_OUT, LEARNED_BIAS, LEARNED_TRUST = "learn/out", "learn/bias", "learn/trust"
 FREQUENCY = "columns/frequency"
-"""A sum of the first phase where a subspace iteration follows: Σ w·row² of each column."""
+"""The frequency of each column: Σ w·row² over people with weights w. It is published with the
+popularity if a subspace iteration follows."""
 MEAN_WEIGHT = "columns/mean-weight"
-"""The mean of w over people, kept from the first phase with it."""
+"""The mean over people of the weight w, from the same phase."""
 HOP_ITEMS, HOP_VALUES, HOP_WEIGHT = "hop/items", "hop/values", "hop/weight"
-"""The positions of each item's neighbours, and what a like of the item adds to their scores, shape
-(n_items, neighbours) each; and the weight of these scores beside those of the vectors."""
+"""The pair scores (`hop.py`): the positions of each item's neighbours, and what a like of the item
+adds to the scores of these neighbours, shape (n_items, neighbours) each. `HOP_WEIGHT` is the weight
+of the pair scores in the sum with the scores from vectors."""
 _MOST_ITEMS = 2**24
-"""Positions are whole numbers in 32 bits, which are exact below this."""
+"""Positions of items are stored as float32, which is exact for whole numbers below this."""
 RECENCY = "device/recency"
-"""What the last like of a person weighs beyond 1. It halves with every `_HALVED` lines since."""
+"""The extra weight of a person's last like. It halves with every `_HALVED` lines after that
+like."""
 _HALVED = 3.0
 FLOOR = 0.01
-"""Added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
+"""Is added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
 
 
 class Forward(NamedTuple):
@@ -127,19 +130,19 @@ class Forward(NamedTuple):
 
 
 def learned_names(layout: Layout) -> list[str]:
-    """Return the names of the learned vectors of a row's blocks."""
+    """Return the parameter names of the vectors that training rounds learn, one per block."""
     return [learned(name) for name in layout.names]
 
 
 def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Return the parameters that the rounds on top train."""
+    """Return the parameters that the training rounds change (`softmax.py`)."""
     return {name: value for name, value in params.items() if name.startswith("learn/")}
 
 
 def forward(
     params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = np
 ) -> Forward:
-    """Return the logits for some people's rows and closed-form scores; `xp` may be jax.numpy."""
+    """Return the logits for people's rows and closed-form scores. `xp` is numpy or jax.numpy."""
     vectors = xp.concatenate([params[name] for name in learned_names(layout)])
     items = row[:, : layout.item_columns].sum(1)[:, None]
     root = xp.sqrt(1 + items)
@@ -152,9 +155,9 @@ def forward(
 
 
 def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
-    """Return the function that scores all items for people's rows by the closed form alone.
+    """Return a function that computes the closed-form scores of all items, (people, n_items).
 
-    Its rows are a numpy array or a sparse matrix of shape (people, columns).
+    The function takes rows of shape (people, columns), as a numpy array or a sparse matrix.
     """
     width = tower[LIKES].shape[1]
     inside = np.concatenate(
@@ -173,7 +176,7 @@ def closed_form(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
 
 
 def from_neighbours(tower: Arrays) -> Callable[[Leaf], F32]:
-    """Return the function that scores all items by the neighbours of liked ones alone."""
+    """Return a function that maps rows to the pair scores of all items, (people, n_items)."""
     items, values = np.asarray(tower[HOP_ITEMS], np.int32), tower[HOP_VALUES]
     n_items = len(items)
 
@@ -191,7 +194,7 @@ def from_neighbours(tower: Arrays) -> Callable[[Leaf], F32]:
 
 
 def _row(rows: Leaf, person: int) -> tuple[Leaf, Leaf]:
-    """Return the columns of a person's row that are not 0, and their values."""
+    """Return the columns of a person's nonzero entries, and the values of these entries."""
     if isinstance(rows, np.ndarray):
         columns = np.flatnonzero(rows[person])
         return columns, rows[person, columns]
@@ -200,7 +203,7 @@ def _row(rows: Leaf, person: int) -> tuple[Leaf, Leaf]:
 
 
 def check_tower(params: Mapping[str, Leaf], layout: Layout) -> None:
-    """Raise unless a tower has all arrays of this layout, and neighbours that are items of it."""
+    """Raise an error if an array is missing, does not fit the layout, or names an unknown item."""
     check_shapes(params, tower_shapes(params, layout))
     near = np.asarray(params.get(HOP_ITEMS, np.zeros((1, 1))))
     if not ((near >= 0) & (near < min(layout.n_items, _MOST_ITEMS)) & (near % 1 == 0)).all():
@@ -210,7 +213,7 @@ def check_tower(params: Mapping[str, Leaf], layout: Layout) -> None:
 
 
 def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that a tower with these parameters must have for this layout."""
+    """Return the shape that each parameter of the model must have, by name."""
     n, width = layout.n_items, np.shape(params[LIKES])[-1] if np.ndim(params[LIKES]) else 0
     blocks = zip(layout.names, layout.sizes, strict=True)
     shapes: dict[str, tuple[int, ...]] = {
@@ -236,15 +239,15 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
 
 
 def input_columns(params: Mapping[str, Leaf], layout: Layout) -> int:
-    """Return how many columns of a row are items that say what a person likes.
+    """Return the number of item columns that the second model reads.
 
-    They come first. Dislikes are among them where the history tower has vectors of them.
+    These columns come first. Dislikes are included if the history model has vectors for dislikes.
     """
     return layout.item_columns if DISLIKES in params else layout.n_items
 
 
 def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
-    """Return the function that scores all items: (people, columns) -> (people, n_items)."""
+    """Return a function that maps rows to final scores: (people, columns) -> (people, n_items)."""
     simple, on_top = closed_form(tower, layout), learned_of(tower)
     near = from_neighbours(tower) if HOP_VALUES in tower else None
     other = None
@@ -253,7 +256,7 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
 
     def score(rows: Leaf) -> F32:
         scores = simple(rows)
-        # The trained part needs items in the row: people without any get the closed form alone.
+        # The trained part needs items in the row. People without items get closed-form scores.
         some = np.flatnonzero(rows[:, : layout.item_columns].sum(1))
         if on_top and len(some):
             scores[some] = forward(on_top, layout, rows[some], scores[some]).logits
@@ -268,7 +271,10 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
 
 
 class Entries(NamedTuple):
-    """The nonzero entries of people's rows: row, column, value. Each (row, column) occurs once."""
+    """The nonzero entries of people's rows, as three arrays of the same length.
+
+    `person` is the index of the row. Each pair (person, column) occurs once.
+    """
 
     person: IntArray
     column: IntArray
@@ -276,17 +282,17 @@ class Entries(NamedTuple):
 
 
 def recency_of(params: Mapping[str, Leaf]) -> float:
-    """Return how much more a last like weighs when a model with these parameters ranks."""
+    """Return the extra weight of a person's last like in this model's ranking (`RECENCY`)."""
     return float(params.get(RECENCY, 0.0))
 
 
 def entries_of(clients: Clients, layout: Layout, recency: float = 0.0) -> Entries:
-    """Return the entries of the people's rows; `recency` is that of `RECENCY`."""
+    """Return the entries of people's rows. `recency` is the extra weight of the last like."""
     width, people = layout.item_columns, np.arange(len(clients))
     places = clients.owner * width + np.where(clients.liked, 0, layout.n_items) + clients.item
     counted = np.flatnonzero(clients.liked | layout.dislikes)
     if recency:
-        # The last line of an item says how long ago it was.
+        # If an item occurs in several lines, its last line counts.
         places, found = np.unique(places[counted][::-1], return_index=True)
         weights = _recent(clients, counted[::-1][found], recency)
     else:
@@ -308,13 +314,13 @@ def entries_of(clients: Clients, layout: Layout, recency: float = 0.0) -> Entrie
 
 
 def _recent(clients: Clients, lines: IntArray, recency: float) -> npt.NDArray[np.float64]:
-    """Return the weights of some lines: 1, and more for the last ones of a person."""
+    """Return the weight of each line: 1 plus an addition that is larger for later lines."""
     since = clients.offsets[clients.owner[lines] + 1] - 1 - lines
     return np.asarray(1 + recency * 2.0 ** (-since / _HALVED))
 
 
 def dense_rows(clients: Clients, layout: Layout, recency: float = 0.0) -> F32:
-    """Return the people's rows as a dense array (people, layout.size); a phone has one row."""
+    """Return the people's rows as a dense array, shape (people, layout.size)."""
     rows = np.zeros((len(clients), layout.size), np.float32)
     person, column, value = entries_of(clients, layout, recency)
     rows[person, column] = value
@@ -322,7 +328,7 @@ def dense_rows(clients: Clients, layout: Layout, recency: float = 0.0) -> F32:
 
 
 def _summed(bag: Bag, owner: IntArray, n_values: int) -> Entries:
-    """Return the bag's weights added up by owner and value, without those that are 0."""
+    """Return the sums of the bag's weights by owner and value. Sums of 0 are left out."""
     width = bag.codes.shape[1]
     places = np.repeat(owner, width) * n_values + np.ravel(bag.codes)
     distinct, inverse = np.unique(places, return_inverse=True)

@@ -1,9 +1,10 @@
-"""PrivRec+'s last phase: rounds of federated training on top of the closed form.
+"""PrivRec+'s last phase: rounds of federated gradient training after the closed form.
 
 A client hides about half of its lines and takes one gradient step. The loss is the mean of
--log softmax over the hidden likes; the softmax runs over all items that are not in the other half.
-The gradient is written out by hand. Every part of it is an outer product, so the norm of a client's
-gradient is known without building it, and a cohort's clipped sum is two matrix products.
+-log softmax over the hidden likes. The softmax excludes the items in the other half of the lines.
+The gradient is written by hand. Every part of the gradient is an outer product. So the norm of a
+client's gradient is computed without building the gradient, and a cohort's clipped sum is two
+matrix products.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -43,16 +44,17 @@ from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Key, Leaf, Params
 
 _TRUST = 2.0
-"""The weight of the closed form's log score before the first round; it is then trained. Chosen by
-hand: a start with "too little trust" made the ranking worse (docs/results.md)."""
+"""The initial weight of the closed form's log score in the logits. The rounds then train the
+weight. Chosen by hand: a start with a smaller weight made the ranking worse (docs/results.md)."""
 _HIDDEN_ITEM = -1e9
-"""The logit that excludes an item from the softmax: its exponential is 0 in float32."""
+"""The logit of an item that the softmax excludes. The item's softmax is then 0 in float32."""
 
 
 class Histories(NamedTuple):
-    """The data of C clients, as arrays: `row` (C, columns), `score` (C, n), `target` (C, n).
+    """The data of C clients: `row` (C, columns), `score` (C, n_items), `target` (C, n_items).
 
-    A target row sums to 1, or to 0 for a client without a hidden like.
+    `row` has the kept lines, `score` the closed-form scores, `target` the hidden likes. Each row of
+    `target` sums to 1, or to 0 for a client without a hidden like.
     """
 
     row: Leaf
@@ -61,7 +63,7 @@ class Histories(NamedTuple):
 
 
 def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]:
-    """Return the initial learned parameters: small random vectors beside the closed form."""
+    """Return the initial values of the parameters that the rounds train."""
     shapes = {
         name: (rows, size) for name, rows in zip(learned_names(layout), layout.sizes, strict=True)
     }
@@ -75,7 +77,7 @@ def fresh(key: Key, layout: Layout, size: int, scale: float) -> dict[str, Array]
 
 
 def logits_of(params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf) -> Leaf:
-    """Return the logits of all items for some people: (C, columns), (C, n) -> (C, n)."""
+    """Return the logits of all items for C people: (C, columns), (C, n_items) -> (C, n_items)."""
     return forward(params, layout, row, score, jnp).logits
 
 
@@ -87,11 +89,12 @@ def losses_of(params: Params, layout: Layout, batch: Histories) -> Array:
 
 
 def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Leaf) -> CohortTotal:
-    """Return the sum over clients of update · min(1, S/‖update‖), update = -gradient of its loss.
+    """Return the sum over clients of update · min(1, S/‖update‖), where S is `clip_norm`.
 
-    With δ = softmax - target, t the pooled vector and g the slope at h, the gradient's parts are
-    δ ⊗ t, δ, δ · log score and row ⊗ g, so that
-    ‖·‖² = ‖δ‖²(1 + ‖t‖²) + (δ · log score)² + ‖row‖²‖g‖².
+    The update is minus the gradient of the client's loss. Let δ = softmax - target, t = tanh(h),
+    and g the derivative of the loss with respect to row · vectors. The gradient has the parts δ ⊗
+    t, δ, δ · log score and row ⊗ g. So its squared norm is ‖δ‖²(1 + ‖t‖²) + (δ · log score)² +
+    ‖row‖²‖g‖².
     """
     log_score, pooled, root, logits = forward(params, layout, batch.row, batch.score, jnp)
     seen = _visible(logits, layout, batch)
@@ -123,7 +126,7 @@ def bounded_sum(params: Params, layout: Layout, batch: Histories, clip_norm: Lea
 
 
 def _visible(logits: Array, layout: Layout, batch: Histories) -> Array:
-    """Return the logits; items in the client's kept lines are excluded from the softmax."""
+    """Return the logits, with `_HIDDEN_ITEM` for the items in the client's kept lines."""
     n = layout.n_items
     known = batch.row[:, :n]
     if layout.dislikes:
@@ -142,7 +145,7 @@ def _squares(values: Leaf) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Devices:
-    """The device side: hide about half of the own lines, take one step on the hidden likes."""
+    """What a device computes: it hides about half of its lines and takes one gradient step."""
 
     settings: SumsSettings
     layout: Layout
@@ -150,13 +153,13 @@ class _Devices:
     def packed(
         self, told: Told, cohort: Cohort, round_index: int, size: int
     ) -> Iterator[Histories]:
-        """Yield the packed data of some people, `size` people at a time."""
+        """Yield the arrays of a cohort's people, `size` people at a time."""
         score = self._scorer(told)
         for people in cohort.parts(size):
             yield self._halves(people, round_index, score, size)
 
     def contribute(self, told: Told, person: Clients, round_index: int) -> Contribution:
-        """Return one person's update: one step on what her device hid from itself."""
+        """Return one person's update: one gradient step on her hidden likes."""
         batch = self._halves(person, round_index, self._scorer(told), 1)
         step = _compiled(self.layout)(learned_of(told), batch=batch, clip_norm=np.float32(np.inf))
         update = {name: np.asarray(leaf) for name, leaf in step.update.items()}
@@ -170,7 +173,7 @@ class _Devices:
         return Contribution(dense=update, rows=rows)
 
     def kernel(self, told: Told, cohort: Cohort, round_index: int, clip_norm: float) -> CohortTotal:
-        """Return the bounded sum of a cohort, `TOGETHER` people in one compiled call."""
+        """Return the sum of a cohort's clipped updates, `TOGETHER` people in one compiled call."""
         batches = list(self.packed(told, cohort, round_index, TOGETHER)) or [_nobody(self.layout)]
         total = _summed(_compiled(self.layout), learned_of(told), batches, clip_norm)
         answered = sum(int((batch.target.sum(1) > 0).sum()) for batch in batches)
@@ -208,9 +211,11 @@ def softmax_phase(
     first: int,
     kept: Callable[[Params | None], dict[str, jax.Array]],
 ) -> Phase:
-    """Return the rounds of training on top of the closed form that `kept(before)` returns.
+    """Return the phase of the training rounds.
 
-    A client takes one gradient step on its hidden likes. The server steps along the mean.
+    `kept(before)` returns the parameters of the closed form. In a round, each client of the cohort
+    takes one gradient step on its hidden likes. The server's optimizer takes a step along the mean
+    update.
     """
     chosen = server_optimizer(settings.server_optimizer, settings.server_lr)
     optimizer = decayed(chosen, settings.weight_decay)
@@ -253,10 +258,10 @@ def softmax_phase(
 def hide_half(
     clients: Clients, layout: Layout, *, seed: int, round_index: int
 ) -> tuple[SparseRows, SparseRows]:
-    """Return each client's row from the lines that it keeps, and its hidden likes.
+    """Return the row of each client's kept lines, and its hidden likes (clients, n_items).
 
-    The client hides each line with probability ½, by its own random numbers. A hidden like whose
-    item also occurs in a kept line is left out.
+    A client hides each line with probability ½, by its own random numbers. A hidden like is left
+    out if its item also occurs in a kept line.
     """
     place = np.arange(len(clients.owner)) - clients.offsets[clients.owner]
     words = client_words(seed, round_index, "hide", clients.ids[clients.owner], place)
@@ -271,7 +276,7 @@ def hide_half(
 def histories(
     shown: SparseRows, hidden: SparseRows, score: npt.NDArray[np.float32], size: int
 ) -> Histories:
-    """Return the clients as dense arrays, padded with empty clients to `size` clients."""
+    """Return the data of clients as dense arrays, padded with empty clients to `size` clients."""
     target = hidden.toarray().astype(np.float32)
     target /= np.maximum(target.sum(1, keepdims=True), 1)
     return Histories(
@@ -287,7 +292,7 @@ def _summed(
     batches: list[Histories],
     clip_norm: float,
 ) -> CohortTotal:
-    """Return the sum over all batches; batches run in parallel on the cores."""
+    """Return the sum over all batches. The batches run in parallel on the processor's cores."""
     bound = np.float32(clip_norm)
 
     def local(params: Params, _: object, batch: Histories) -> CohortTotal:
@@ -295,7 +300,8 @@ def _summed(
 
     parts = map_clients(local, learned, {}, batches)
     home = jax.local_devices()[0]
-    # Each leaf costs three calls of JAX a round, so only those that the devices filled are added.
+    # Each array in the sum costs three JAX calls per round. So only the arrays that the batches
+    # filled are added.
     update, loss, clipped, dropped = jax.tree.map(
         lambda *leaves: sum(jax.device_put(leaves, home)),
         *[(part.update, part.loss, part.clipped, part.dropped) for part in parts],
@@ -304,12 +310,12 @@ def _summed(
 
 
 def _told(params: Params) -> Params:
-    """Return what a device is told: all but the second opinion, which it does not learn from."""
+    """Return the parameters that a device receives: all except those of the second model."""
     return {name: leaf for name, leaf in params.items() if name not in (SECOND, SECOND_WEIGHT)}
 
 
 def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettings) -> DeviceCost:
-    """Return what one round costs one device."""
+    """Return what one round costs one device, in bytes, operations and time."""
     size, n = settings.embedding_size, layout.n_items
     entries = int((batch.row > 0).sum())
     learned, width = learned_of(params), params[LIKES].shape[1]
@@ -321,7 +327,7 @@ def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettin
     return DeviceCost(
         what="train round",
         bytes_down=4 * sum(int(value.size) for value in params.values()),
-        # All output vectors change. Of the input vectors, only those of the row's columns change.
+        # The update has all output vectors, and the input vectors of the row's columns.
         bytes_up=4 * (n * (size + 1) + 1 + entries * (size + 1)),
         multiply_adds=3 * n * size + 2 * entries * size + (n + entries) * width,
         milliseconds=milliseconds(train_once),
@@ -329,7 +335,10 @@ def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettin
 
 
 def _nobody(layout: Layout) -> Histories:
-    """Return an empty cohort. Poisson sampling may draw one; its sum is 0 and still gets noise."""
+    """Return the data of an empty cohort, which Poisson sampling may draw.
+
+    Its sum is 0, and noise is added to the sum.
+    """
     none: npt.NDArray[np.float32] = np.zeros((TOGETHER, layout.n_items), np.float32)
     return Histories(np.zeros((TOGETHER, layout.size), np.float32), none, none)
 

@@ -1,6 +1,6 @@
-"""The server's half of the two sums: the choice of items, and the tower in closed form.
+"""What the server computes from the two sums: the choice of items, and the history model.
 
-The tower is computed from exact sums or from noised ones.
+The model is computed in closed form, from exact sums or from noised sums.
 """
 
 import math
@@ -21,23 +21,23 @@ Matrix = npt.NDArray[np.floating]
 
 
 _RIDGE = 6.0
-"""The smallest ridge under noise, relative to the mean of the diagonal. Without it, each item would
-be predicted from itself alone if there is little noise. Chosen among 0.5, 4, 6 and 8 on validation
-people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40."""
+"""The smallest ridge under noise, relative to the mean of the diagonal. Without this ridge and with
+little noise, each item would be predicted from itself alone. Chosen among 0.5, 4, 6 and 8 on
+validation people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40."""
 
 
 _LEAST_SHARE = 1e-6
-"""The smallest ridge within a subspace, as a share of the largest eigenvalue: it keeps the matrix
-invertible."""
+"""The smallest ridge within a subspace, as a share of the largest eigenvalue. This ridge keeps the
+matrix invertible."""
 _AT_ONCE, _ROWS = 1024, 8192
-"""The number of items that are solved at a time, and of rows that are multiplied at a time: they
+"""`_AT_ONCE` items are solved at a time, and `_ROWS` rows are multiplied at a time. Both numbers
 bound the memory."""
 
 
 class Factors(NamedTuple):
-    """A tower: `inside` (columns, d) has the input vectors, `outside` (items, d) the item vectors.
+    """A low-rank model of item scores: scores = row @ inside @ outside.T.
 
-    Scores are row @ inside @ outside.T.
+    `inside` (columns, d) has a vector for each input column, `outside` (items, d) for each item.
     """
 
     inside: F32
@@ -47,12 +47,13 @@ class Factors(NamedTuple):
 def regression(squares: F32, *, n_items: int, l2: float, dropout: float, also: float = 0.0) -> F32:
     """Return B, shape (columns, n_items): the score of item j is row @ B[:, j].
 
-    Minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0, r_i = l2 + squares_ii·p/(1 - p).
-    This is the ridge of a model that predicts likes while each input column is dropped with
-    probability p (EDLAE, Steck 2020). `squares` is Σ w·row·rowᵀ and is overwritten. The target of
-    item j is column j plus `also` times column n_items + j.
+    B minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0. The first sum is over people
+    with weights w. The ridge is r_i = l2 + squares_ii·p/(1 - p), with p = `dropout`. The second
+    term of the ridge has the same effect as dropping each input column with probability p (EDLAE,
+    Steck 2020). `squares` is Σ w·row·rowᵀ and is overwritten. The target of item j is column j plus
+    `also` times column n_items + j.
 
-    With P = (squares + diag r)⁻¹, P·squares = I - P·diag(r), so no matrix product is needed.
+    With P = (squares + diag r)⁻¹, P·squares = I - P·diag(r). So no matrix product is needed.
     """
     own = np.diag_indices_from(squares)
     ridge = l2 + dropout / (1 - dropout) * squares[own]
@@ -74,10 +75,10 @@ def regression(squares: F32, *, n_items: int, l2: float, dropout: float, also: f
 
 
 def truncated(weights: F32, columns: Matrix, rank: int) -> Factors:
-    """Return the factors of rank `rank` nearest to B, by subspace iteration.
+    """Return the factors of rank `rank` whose product is nearest to B, by subspace iteration.
 
-    The error of a column is weighted by the fourth root of its square sum, `columns`, so frequent
-    columns weigh more.
+    B is `weights` (columns, n_items). The error of each input column is multiplied by the fourth
+    root of the column's sum of squares, `columns`. So frequent columns matter more.
     """
     power = np.asarray(np.maximum(columns, 1e-6) ** 0.25, np.float32)[:, None]
     scaled = weights * power
@@ -94,7 +95,7 @@ def truncated(weights: F32, columns: Matrix, rank: int) -> Factors:
 def gram(left: Matrix, right: Matrix | None = None, weights: F64 | None = None) -> F64:
     """Return leftᵀ·right in 64 bits, or leftᵀ·diag(weights)·left with weights of at least 0.
 
-    It is added up over blocks of rows, to save memory.
+    The product is added up over blocks of rows, to save memory.
     """
     total = np.zeros((left.shape[1], left.shape[1] if right is None else right.shape[1]))
     for start in range(0, len(left), _ROWS):
@@ -118,18 +119,18 @@ def regression_within(
     dropout: float,
     also: float = 0.0,
 ) -> F32:
-    """Return W, shape (n_items, d): the regression of `regression` with B restricted to V·W.
+    """Return W, shape (n_items, d): the solution of `regression` with B restricted to V·Wᵀ.
 
-    Here a row x has each column times `shrink`, and Σ w·x·xᵀ is V diag(strength) Vᵀ with V =
-    `vectors` (columns, d) orthonormal; its exact diagonal is `often`. The score of item j is
-    x·V·W_j. Item j is predicted from h = Vᵀx without its own columns (liked, and disliked if `also`
-    is not 0): this takes the place of B_jj = 0. So, with z_c = strength·V_c and r the ridge of
-    `regression`, for the own columns c of item j
+    Here x is a row whose columns are multiplied by `shrink`. Σ w·x·xᵀ is approximated by
+    V diag(strength) Vᵀ, where V = `vectors` (columns, d) is orthonormal. Its exact diagonal is
+    `often`. The score of item j is x·V·W_j. Item j is predicted from Vᵀx without the item's own
+    columns c: the column of likes and, if `also` is not 0, the column of dislikes. This condition
+    replaces B_jj = 0. With z_c = strength·V_c and the ridge r of `regression`, W_j solves
 
         (diag(strength) + Vᵀ diag(r)V + Σ_c (often_c V_cV_cᵀ - V_cz_cᵀ - z_cV_cᵀ)) W_j
             = Σ_c t_c (z_c - often_c V_c),   t_c = 1/shrink_c, times `also` for the disliked one.
 
-    The sums over c have rank 2 or 4: one matrix is inverted for all items (Woodbury).
+    The sums over c have rank 2 or 4. So one inverse matrix serves all items (Woodbury identity).
     """
     strength = np.asarray(strength, np.float64)
     ridge = l2 * shrink**2 + dropout / (1 - dropout) * often
@@ -152,7 +153,7 @@ def regression_within(
             middle[:, 2 * k, 2 * k + 1] = middle[:, 2 * k + 1, 2 * k] = -1
             middle[:, 2 * k + 1, 2 * k + 1] = -often[own]
         side = np.stack(sides, 1)
-        # One product for all items, because a product per item would read the inverse each time.
+        # One product for all items is faster. A product per item would read the inverse each time.
         solved = (side.reshape(-1, len(strength)) @ inverse).reshape(side.shape)
         between = solved @ side.transpose(0, 2, 1)
         weights = np.linalg.solve(middle + between, between @ wanted[:, :, None])[:, :, 0]
@@ -161,13 +162,14 @@ def regression_within(
 
 
 def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:
-    """Return the smoother V diag(f) Vᵀ as factors, from a matrix with normal noise on each entry.
+    """Return the factors of V diag(f) Vᵀ, from a symmetric matrix with normal noise on each entry.
 
-    Noise of scale s alone has eigenvalues up to edge = 2s√m. An observed eigenvalue y > edge
-    corresponds to a true eigenvalue of about l = (y + √(y² - edge²))/2, and its eigenvector keeps
-    the share 1 - (edge/2l)² of the true direction. So f = (1 - (edge/2l)²) · l/(l + ridge), where
-    ridge is the edge or, if that is larger, `_RIDGE` times the mean of the diagonal. Eigenvalues
-    below the edge are dropped.
+    V has the top eigenvectors of the matrix `squares` (m, m), and f shrinks the noisy directions. A
+    matrix of noise alone, with standard deviation s, has eigenvalues up to edge = 2s√m. An observed
+    eigenvalue y > edge corresponds to a true eigenvalue of about l = (y + √(y² - edge²))/2. Its
+    eigenvector keeps the share 1 - (edge/2l)² of the true direction. So
+    f = (1 - (edge/2l)²) · l/(l + ridge). The ridge is the larger of the edge and `_RIDGE` times the
+    mean of the diagonal. Eigenvalues below the edge are dropped.
     """
     m = len(squares)
     edge = 2 * noise_scale * math.sqrt(m)
@@ -186,11 +188,11 @@ _TIE_BREAK = 1e-6
 
 
 def frequent(popularity: F64, *, noise_scale: float, most: int) -> IntArray:
-    """Return the items that enter the matrix of co-occurrences, the most popular first.
+    """Return the items of the co-occurrence matrix, the most popular first, shape (m,).
 
-    In a matrix over m items, the noise in each row has L2 norm s√m. The result has the largest m
-    for which the m-th item has a popularity of at least s√m; m is at least `_FEWEST` and at most
-    `most`.
+    In a matrix over m items, the noise in each row has L2 norm s√m for noise of scale s. The result
+    has the largest m such that the m-th item has a popularity of at least s√m. But m is at least
+    `_FEWEST`, at most `most`, and at most the number of items.
     """
     order = np.argsort(-popularity, kind="stable")
     needed = noise_scale * np.sqrt(np.arange(1, len(order) + 1))
@@ -202,7 +204,7 @@ def frequent(popularity: F64, *, noise_scale: float, most: int) -> IntArray:
 def exact_tower(
     total: Mapping[str, Leaf], layout: Layout, kept: IntArray, how: Regression, rank: int
 ) -> dict[str, F32]:
-    """Return the tower that predicts likes from rows, given the sums of `history_moments`."""
+    """Return the history model without noise, given the sums of `sums.py: history_moments`."""
     n, columns = layout.n_items, columns_of(layout, kept, how)
     scales = how.scales(layout)[columns]
     people, weight = float(total["people"]), float(total["weight"])
@@ -239,7 +241,10 @@ def noisy_tower(
     rank: int,
     noise_scale: float,
 ) -> dict[str, F32]:
-    """Return the tower of a published triangle, with the component along popularity added again."""
+    """Return the history model under noise, given the published upper triangle of the moments.
+
+    The component along popularity was removed on devices. It is added to the model again.
+    """
     kept, power, common = items.kept, items.power, items.common
     squares = mirrored(triangle, len(kept))
     taste, outside = denoised(squares, noise_scale=noise_scale, rank=rank - 1)
@@ -255,7 +260,7 @@ def noisy_tower(
 
 
 def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, F32]:
-    """Return a tower of zeros; with `rank` 0 its vectors have an entry for each item."""
+    """Return a history model of zeros. With `rank` 0, vectors have an entry for each item."""
     width = rank or layout.n_items
     tower = {
         name: np.zeros((size, width), np.float32)
@@ -268,12 +273,13 @@ def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, F32]:
 
 
 def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> F32:
-    """Return the bias that orders items by popularity where the person's history gives a tie.
+    """Return the bias of each item's score, shape (n_items,).
 
-    Items that were not kept have no vector. They come after all others, the most popular first.
+    The bias of a kept item is tiny: it orders items by popularity if their scores are equal. All
+    other items have no vector. Their bias ranks them after the kept items, the most popular first.
     """
-    # By rank in popularity, not by popularity: near -1000, float32 resolves integers well, but
-    # not small differences.
+    # The bias of the other items uses the rank in popularity. Near -1000, float32 distinguishes
+    # integers, but not small differences of popularity.
     places = 1 + np.searchsorted(np.sort(-popularity), -popularity)
     bias = _RARE_ITEM_BIAS - places
     bias[kept] = (

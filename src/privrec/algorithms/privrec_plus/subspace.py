@@ -1,20 +1,19 @@
-"""The history tower without a matrix over items: subspace iteration over people.
+"""The history model for large catalogues: subspace iteration over people.
 
-The closed form needs M = Σ w·x·xᵀ, columns by columns, where x is a person's row (`sums.py:
-history_moments`). A large catalogue has too many columns for that. Here a round sums M·Q alone, Q
-(columns, d): a device sends w·x·(x·Q), which has rows for its own columns only. The server makes
-the sum orthonormal and tells it in the next round: the power method. After the last round M is
-known in d directions, and the regression of the closed form is solved within them
-(`solve.py: regression_within`). No matrix over items exists anywhere.
+The closed form needs the matrix M = Σ w·x·xᵀ (columns, columns), where x is a person's row and w
+her weight (`sums.py: history_moments`). A large catalogue has too many columns for this matrix.
+Here a round sums M·Q, where the basis Q has the shape (columns, d). A device sends w·x·(x·Q). Only
+the rows of the person's own columns are nonzero. The server makes the sum orthonormal and sends it
+as the basis of the next round (power method). After the last round, M is known in d directions. The
+regression of the closed form is then solved in these directions (`solve.py: regression_within`). No
+matrix over items exists anywhere.
 
-Subspace iteration under noise: a noised power method, one release for each round.
-
-A person's share of a round is x·(x·Q), scaled to length 1, where x is her row over the frequent
-items, as in the noised sum of the closed form (`sums.py: taste_shares`). The basis Q has no
-component along popularity, which is known already. Scaling to length 1 makes the most of a person
-whose taste is mostly outside of the basis, as it is at the beginning. The noise grows with items ×
-directions and not with items squared, so for large catalogues it beats the one noisy matrix
-(docs/results.md).
+Under noise, each round is one release (a noised power method). A person contributes x·(x·Q), scaled
+to length 1. Here x is her row over the frequent items, as in the noised sum of the closed form
+(`sums.py: taste_shares`). The basis Q has no component along popularity, which is known already. At
+the beginning, most of a person's row is outside of the basis. The scaling makes her contribution as
+large as the bound allows. The noise grows with items × directions and not with items squared. So
+for large catalogues the result is better than from one noisy matrix (docs/results.md).
 """
 
 import math
@@ -59,20 +58,22 @@ from privrec.seeds import rng
 from privrec.types import F32, F64, Array, IntArray, Params
 
 _AT_ONCE = 2**24
-"""Numbers in the products of some people with the basis; bounds the memory of a round."""
+"""The number of entries in a product of people's rows with the basis. It bounds the memory."""
 _COLUMNS = 128
-"""Directions that are multiplied at a time: a product for all would be as large as the basis."""
+"""The number of directions that are multiplied at a time. A product for all directions would be as
+large as the basis."""
 _TINY = 1e-20
-"""The least that a square sum is taken for, where all are 0."""
+"""A lower limit for sums of squares, for the case that all of them are 0."""
 _NEGLIGIBLE = 1e-10
-"""Directions whose square sum is below this share of the largest are dropped as rounding errors."""
+"""Directions whose sum of squares is below this share of the largest one are dropped as rounding
+errors."""
 
 
 # --- the device's half -------------------------------------------------------------------------
 
 
 def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: F32) -> SparseRows:
-    """Return √w·x of each person: her row with weighted columns, and her own weight."""
+    """Return √w·x of each person: her row x with weighted columns, times the root of weight w."""
     people = sp.diags_array(
         np.sqrt(activity_weights(rows, layout, how.activity)).astype(np.float32)
     )
@@ -80,7 +81,7 @@ def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: F32)
 
 
 def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
-    """Return the devices' half of a round of the power method: w·x·(x·Q) of each person."""
+    """Return what devices compute in a round of the power method: w·x·(x·Q) for each person."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         row = weighted_rows(rows_of(person, layout), layout, how, told[SCALE])
@@ -108,8 +109,8 @@ def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
 def orthonormal(sums: F32) -> F32:
     """Return an orthonormal basis of what the columns of `sums` (columns, d) span.
 
-    With sumsᵀsums = LLᵀ it is sums·L⁻ᵀ, much faster than a QR decomposition. Where the columns
-    span fewer than d directions, some columns of the result are nearly 0.
+    The basis is sums·L⁻ᵀ, where sumsᵀsums = LLᵀ. This is much faster than a QR decomposition. If
+    the columns span fewer than d directions, some columns of the result are nearly 0.
     """
     square = gram(sums)
     least = _NEGLIGIBLE * max(float(np.trace(square)), _TINY)
@@ -120,8 +121,9 @@ def orthonormal(sums: F32) -> F32:
 def leading(basis: F32, sums: F32) -> tuple[F32, F64]:
     """Return V (columns, d), orthonormal, and λ (d,), such that M is about V diag(λ) Vᵀ.
 
-    `sums` is M·`basis`. This is Nyström's approximation, M ≈ (MQ)(QᵀMQ)⁺(MQ)ᵀ: exact if M has
-    rank d, and nearer to M than what the basis alone would give.
+    `sums` is M·Q, where Q is `basis`. The result is Nyström's approximation M ≈ (MQ)(QᵀMQ)⁺(MQ)ᵀ.
+    The approximation is exact if M has rank d. It is nearer to M than the projection of M on the
+    basis.
     """
     middle = gram(basis, sums)
     half = _times(sums, _inverse_root((middle + middle.T) / 2))
@@ -133,7 +135,7 @@ def leading(basis: F32, sums: F32) -> tuple[F32, F64]:
 
 
 def _inverse_root(matrix: F64) -> F64:
-    """Return R with R·Rᵀ the (pseudo-)inverse of a symmetric matrix without negative part."""
+    """Return R such that R·Rᵀ is the pseudo-inverse of a positive semi-definite matrix."""
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[::-1], vectors[:, ::-1]
     kept = values > _NEGLIGIBLE * max(float(values[0]), _TINY)
@@ -146,10 +148,11 @@ def _times(tall: F32, square: F64) -> F32:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A regression within a subspace: the settings `how` of the one over all columns, and powers.
+    """Settings of a regression within a subspace.
 
-    A column is divided by its frequency to the power `power`, before the subspace is found; the
-    scores of an item are divided by its frequency to the power `discount`.
+    `how` has the settings of the regression over all columns. Before the subspace iteration, a
+    column is divided by its frequency to the power `power`. After the regression, the scores of an
+    item are divided by the item's frequency to the power `discount`.
     """
 
     how: Regression
@@ -157,12 +160,12 @@ class Within:
     discount: float
 
     def shrink(self, frequency: F64) -> F64:
-        """Return what each column is multiplied by; 0 for a column that nobody has."""
+        """Return the factor of each column, shape (columns,); 0 for a column of frequency 0."""
         return _power(frequency, -self.power)
 
 
 def _power(frequency: F64, power: float) -> F64:
-    """Return frequency^power, and 0 where the frequency is 0."""
+    """Return frequency^power, or 0 if the frequency is 0."""
     seen = frequency > 0
     return np.where(seen, np.where(seen, frequency, 1.0) ** power, 0.0)
 
@@ -174,7 +177,7 @@ def subspace_tower(
     layout: Layout,
     within: Within,
 ) -> dict[str, F32]:
-    """Return the tower from the last round's basis and sum: `regression_within`."""
+    """Return the history model from the last round's basis and sum (`regression_within`)."""
     how, shrink = within.how, within.shrink(frequency)
     kinds = how.scales(layout).astype(np.float64)
     vectors, strength = leading(basis, sums)
@@ -206,7 +209,10 @@ def subspace_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the rounds of the power method. During them the tower's blocks hold the basis."""
+    """Return the phase of the power method's rounds, without noise.
+
+    Before the last round ends, the parameters of the history model hold the basis.
+    """
 
     def start(before: Params | None) -> ServerState:
         params = kept(before)
@@ -239,7 +245,7 @@ def subspace_phase(
             popularity = np.asarray(state.params[POPULARITY], np.float64)
             seen = np.flatnonzero(frequency[: layout.n_items] > 0)
             tower[BIAS] = bias_of(popularity, seen)
-        # One after another, so that there are never two copies of all of them.
+        # The arrays are converted one after another, so that there are never two copies of all.
         new = {name: jnp.asarray(tower.pop(name)) for name in list(tower)}
         return replace(state, params={**state.params, **new})
 
@@ -262,15 +268,15 @@ def _basis(params: Params, layout: Layout) -> F32:
 
 
 def _blocks(table: npt.NDArray[np.float32], layout: Layout) -> dict[str, F32]:
-    """Return the rows of each block of columns, by its name."""
+    """Return the rows of a table (columns, d) that belong to each block of columns, by name."""
     ends = np.cumsum(layout.sizes)
     blocks = zip(layout.names, layout.sizes, ends, strict=True)
     return {name: table[end - size : end] for name, size, end in blocks}
 
 
 _LEAST = 1e-9
-"""A person whose taste is within the basis by less than this share adds nothing: it would be a
-rounding error that is scaled up."""
+"""If less than this share of a person's row is inside the basis, she adds nothing. Otherwise a
+rounding error would be scaled up."""
 _LEAST_RIDGE = 0.02
 """The smallest ridge, as a share of the largest singular value. Chosen by hand; not tuned."""
 
@@ -281,7 +287,11 @@ _LEAST_RIDGE = 0.02
 def taste_shares(
     rows: SparseRows, layout: Layout, told: Told, dislike: float
 ) -> tuple[SparseRows, F64]:
-    """Return each person's x, and x·Q scaled such that their outer product has length 1 (or 0)."""
+    """Return each person's row x, scaled to length 1, and x·Q, scaled to length 1.
+
+    The outer product of the two vectors is the person's contribution. It has length 1, or 0 if one
+    of the vectors is 0.
+    """
     basis, scale = (np.asarray(told[name], np.float64) for name in (BASIS, SCALE))
     chosen = sp.csr_array(merged_items(rows, layout, dislike) @ sp.diags_array(scale))
     chosen.eliminate_zeros()
@@ -294,7 +304,7 @@ def taste_shares(
 
 
 def taste_subspace_device(layout: Layout, dislike: float) -> DeviceHalf:
-    """Return the devices' half of a round: x·(x·Q) of length 1."""
+    """Return what devices compute in a noised round: x·(x·Q), scaled to length 1, per person."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         unit, taste = taste_shares(rows_of(person, layout), layout, told, dislike)
@@ -317,9 +327,9 @@ def taste_subspace_device(layout: Layout, dislike: float) -> DeviceHalf:
 
 
 def _directions(published: F64, items: Frequent) -> tuple[F64, F64]:
-    """Return the left singular vectors and values of a sum, over the frequent items.
+    """Return the left singular vectors and values of a sum's rows of frequent items.
 
-    What is along popularity is taken out.
+    The component along popularity is removed before.
     """
     sums = published[items.kept]
     sums = sums - np.outer(items.common, items.common @ sums)
@@ -330,11 +340,13 @@ def _directions(published: F64, items: Frequent) -> tuple[F64, F64]:
 def noisy_subspace_tower(
     published: F64, layout: Layout, items: Frequent, *, noise_scale: float
 ) -> dict[str, F32]:
-    """Return the vectors of likes and of items, shape (n_items, d + 1), from the last sum (…, d).
+    """Return the vectors of likes and of items, (n_items, d + 1), from the last sum (n_items, d).
 
-    Noise of scale s alone has singular values up to edge = s(√m + √d). A direction of the singular
-    value y counts √(1 - (edge/y)²) · y/(y + ridge), and nothing below the edge; the ridge is the
-    edge or, if that is larger, `_LEAST_RIDGE` times the largest y. The last entry is popularity.
+    A matrix of noise alone, with standard deviation s, has singular values up to
+    edge = s(√m + √d) for m items. A direction with the singular value y > edge has the weight
+    √(1 - (edge/y)²) · y/(y + ridge). Directions below the edge have the weight 0. The ridge is the
+    larger of the edge and `_LEAST_RIDGE` times the largest y. The last entry of each vector is for
+    popularity.
     """
     vectors, strength = _directions(published, items)
     edge = noise_scale * (math.sqrt(len(vectors)) + math.sqrt(len(strength)))
@@ -360,9 +372,10 @@ def noisy_subspace_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the rounds of the noised power method, after popularity.
+    """Return the phase of the noised power method's rounds. It follows the popularity phase.
 
-    `most` limits the frequent items. All columns of the likes but the last hold the basis.
+    There are at most `most` frequent items. The parameter `history/like` holds the basis, in all
+    its columns except the last one.
     """
     first, scale = 1, aggregator.noise_scale(aggregator.clip_norm)
 

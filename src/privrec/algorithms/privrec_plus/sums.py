@@ -1,7 +1,8 @@
-"""The devices' half of the two sums: what one person adds, and a whole cohort's sum at once.
+"""What devices compute for the two sums: one person's contribution, and a whole cohort's sum.
 
-A person's share of a sum is her row (`rows.py`), changed and weighted by what was told and by her
-own data alone. One device sends its share; a kernel multiplies out the shares of many people.
+A person's contribution to a sum is computed from her row (`rows.py`) and a weight. Both depend only
+on her own data and on what the server sent to all devices. A real device runs `contribute` for its
+person. A simulation runs `kernel`, which computes the sum over many people at once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,19 +34,20 @@ from privrec.privacy.aggregate import CohortTotal
 from privrec.types import F64, IntArray, Leaf
 
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
-"""The sums of the second phase: the first three without noise, the last one under noise."""
+"""The names of the sums of the second phase. The first three are for runs without noise, the last
+is for runs under noise."""
 Shares = tuple[SparseRows, F64]
-"""People's rows, changed, and the weight of each."""
+"""People's transformed rows, one row per person, and the weight of each person (people,)."""
 
 
 def popularity_shares(rows: SparseRows, layout: Layout, dislike: float) -> Shares:
-    """Return each person's likes and dislikes, and the weight that gives them length 1."""
+    """Return each person's likes and dislikes, and the weight that scales the row to length 1."""
     merged = merged_items(rows, layout, dislike)
     return merged, to_length_one(row_lengths(merged))
 
 
 def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> Contribution:
-    """Return what one device adds to the popularity of the items; `row` has one person."""
+    """Return one person's contribution to popularity. `row` has one person."""
     merged, weights = popularity_shares(row, layout, dislike)
     values = np.asarray(merged.data, np.float64) * weights[0]
     ids = np.asarray(merged.indices, np.int64)
@@ -53,15 +55,15 @@ def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> 
 
 
 def popularity_of(parts: Iterable[SparseRows], layout: Layout, dislike: float) -> F64:
-    """Return how popular each item is; each person adds one vector of L2 norm 1."""
+    """Return the popularity (n_items,). Each person adds a vector of L2 norm 1, or 0 if empty."""
     shares = (popularity_shares(rows, layout, dislike) for rows in parts)
     return sum_of_rows(shares, layout.n_items)
 
 
 def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regression) -> Shares:
-    """Return each person's row over the columns that explain, and its weight.
+    """Return each person's row over the input columns of the regression, and her weight.
 
-    The weight is that of all her likes, not only those of kept items.
+    The weight depends on the number of all her likes, not only of likes of kept items.
     """
     columns = columns_of(layout, kept, how)
     scaled = sp.csr_array(rows[:, columns] * how.scales(layout)[columns][None, :])
@@ -71,7 +73,7 @@ def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regres
 def history_contribution(
     row: SparseRows, layout: Layout, kept: IntArray, how: Regression
 ) -> Contribution:
-    """Return what one device adds to the moments of whole rows; `row` has one person."""
+    """Return one person's contribution to Σ w·row·rowᵀ. `row` has one person."""
     scaled, weights = history_shares(row, layout, kept, how)
     vector = np.sqrt(weights[0]) * np.asarray(scaled.toarray()[0], np.float64)
     return Contribution(
@@ -82,7 +84,7 @@ def history_contribution(
 def history_moments(
     parts: Iterable[SparseRows], layout: Layout, kept: IntArray, how: Regression
 ) -> dict[str, Leaf]:
-    """Return Σ w·row·rowᵀ over people, `squares`, and Σ 1, `people`, and Σ w, `weight`."""
+    """Return three sums over people: `squares` Σ w·row·rowᵀ, `people` Σ 1, and `weight` Σ w."""
     people, weight = 0, 0.0
     size = len(columns_of(layout, kept, how))
     squares = np.zeros((size, size), np.float32)
@@ -94,11 +96,12 @@ def history_moments(
 
 
 def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: float) -> Shares:
-    """Return each person's taste, and the weight that gives its triangle length 1.
+    """Return each person's taste, and the weight that scales her contribution to norm 1.
 
-    A person's taste is her row over the frequent items, without its component along popularity.
-    Popularity is already known, so the whole norm is used for the rest. Each contribution that is
-    not 0 is scaled to norm 1, also that of a person with few of these items.
+    The taste is her row over the frequent items, without its component along popularity. Popularity
+    is already known. So the norm of the contribution is not spent on it. The contribution is the
+    upper triangle of taste·tasteᵀ. Each contribution that is not 0 is scaled to norm 1, even if a
+    person has few of the frequent items.
     """
     chosen = merged_items(rows, layout, dislike)[:, items.kept]
     taste = _without(sp.csr_array(chosen * items.power[None, :]).toarray(), items.common)
@@ -108,7 +111,7 @@ def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: flo
 def taste_contribution(
     row: SparseRows, layout: Layout, items: Frequent, dislike: float
 ) -> Contribution:
-    """Return what one device adds to the moments of tastes; `row` has one person."""
+    """Return one person's contribution to the moments of tastes. `row` has one person."""
     taste, weights = taste_shares(row, layout, items, dislike)
     return Contribution(triangle={TRIANGLE: np.sqrt(weights[0]) * taste.toarray()[0]})
 
@@ -116,7 +119,10 @@ def taste_contribution(
 def taste_moments(
     parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
 ) -> F64:
-    """Return Σ of the upper triangle of taste·tasteᵀ, each person's of length at most 1."""
+    """Return the sum over people of the upper triangle of taste·tasteᵀ, as one vector.
+
+    Each person's contribution is scaled to length at most 1.
+    """
     total = np.zeros((len(items.kept), len(items.kept)))
     for rows in parts:
         add_squares(total, *taste_shares(rows, layout, items, dislike))
@@ -126,7 +132,7 @@ def taste_moments(
 def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> sp.csr_array:
     """Return the rows without their component along the unit vector `common`.
 
-    A row that has no other component becomes 0.
+    A row that is nearly parallel to `common` becomes 0.
     """
     rest = rows - np.outer(rows @ common, common)
     small = np.linalg.norm(rest, axis=1) <= 1e-6 * np.linalg.norm(rows, axis=1)
@@ -136,10 +142,10 @@ def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> 
 def popularity_device(
     layout: Layout, dislike: float, *, frequency: Regression | None = None
 ) -> DeviceHalf:
-    """Return the devices' half of the first sum.
+    """Return what devices compute for the first sum: popularity.
 
-    If `frequency` is given, devices also send what the frequency of each column is made of, with
-    the weights that it gives people.
+    If `frequency` is given, devices also contribute to the frequency of each column, Σ w·row². The
+    weight w of a person follows from `frequency.activity`.
     """
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
@@ -173,7 +179,7 @@ def popularity_device(
 
 
 def history_device(layout: Layout, how: Regression) -> DeviceHalf:
-    """Return the devices' half of the second sum without noise."""
+    """Return what devices compute for the second sum without noise."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         return history_contribution(rows_of(person, layout), layout, told["kept"], how)
@@ -185,7 +191,7 @@ def history_device(layout: Layout, how: Regression) -> DeviceHalf:
 
 
 def taste_device(layout: Layout, dislike: float) -> DeviceHalf:
-    """Return the devices' half of the second sum under noise."""
+    """Return what devices compute for the second sum under noise."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         items = Frequent.of_told(told)
@@ -199,5 +205,5 @@ def taste_device(layout: Layout, dislike: float) -> DeviceHalf:
 
 
 def _rows(cohort: Cohort, layout: Layout) -> Iterator[SparseRows]:
-    """Yield people's rows a few hundred at a time: what each device has of its person."""
+    """Yield the rows of a cohort's people, a few hundred people at a time."""
     return (rows_of(people, layout) for people in cohort.parts())

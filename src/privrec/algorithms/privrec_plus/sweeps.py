@@ -1,13 +1,15 @@
-"""Sweeps of implicit alternating least squares, whose sums are sums over people (`opinion.py`).
+"""Training of the second model (`opinion.py`): implicit alternating least squares over people.
 
-In a sweep, devices solve people's vectors u from the items' vectors. Then item i solves
+The training consists of sweeps. In a sweep, each device computes its person's vector u from the
+items' vectors. Then the vector v_i of each item i is the solution of
 
     H_i v_i = b_i,   H_i = Σ_all u uᵀ + αΣ_(have i) u uᵀ + ridge·I,   b_i = (1 + α)Σ_(have i) t u
 
-H_i itself would be d² numbers for each item. So the server takes some steps of conjugate gradients
-for all items at once: a round sums H_i times one vector of each item. A device sends a row for each
-of its own items, and u for the matrix that all items share. The first round of a sweep sums the
-residual b_i - H_i v_i, each further one H_i times the direction of a step.
+A sum of the matrices H_i would have d² numbers for each item. So the server solves for all items by
+conjugate gradients, and a round sums only the product of H_i and one vector per item. A device
+contributes a row for each of its own items, and u·uᵀ for the matrix Σ u uᵀ that all items share.
+The first round of a sweep sums the residual b_i - H_i v_i. Each later round sums the product of H_i
+and the direction of a step.
 """
 
 from collections.abc import Callable
@@ -44,23 +46,28 @@ NAME = "second opinion"
 STEPS = 2
 """Steps of conjugate gradients in a sweep."""
 DIRECTION, TARGETS = "direction", "targets"
-"""What is told beside the items' vectors: a vector for each item that H_i is multiplied by, and 1
-in the first round of a sweep, in which b_i is asked for too, else 0."""
+"""The names of the arrays that the server sends with the items' vectors. `direction` (items, d):
+the vectors p_i that H_i is multiplied by. `targets`: 1 in the first round of a sweep, in which
+devices also send b_i, else 0."""
 ITEM_SUMS, GRAM, PEOPLE = "items", "gram", "people"
-"""The sums of a round: a row for each item with a count in its last column, Σ u uᵀ, and Σ 1."""
+"""The names of the sums of a round. `items` (items, d + 1): a row for each item, with the number of
+people who have the item in the last column. `gram` (d, d): Σ u uᵀ. `people`: the number of
+people."""
 _START = 0.1
-"""The usual length of an item's vector before the first sweep. Chosen by hand."""
+"""The typical length of an item's random vector before the first sweep. Chosen by hand."""
 _LARGEST = 1e4
-"""No number of what is told is larger. Chosen by hand; vectors have a length of about 1."""
+"""Devices refuse vectors with a number above this. Chosen by hand; vectors have a length of about
+1."""
 
 
 # --- the device's half ---------------------------------------------------------------------------
 
 
 class _Shares(NamedTuple):
-    """What some people add: their `vectors` u (people, d), and `weight` for each of their entries.
+    """The contributions of some people to a round's sums.
 
-    The row of item i gets weight · u from each who has it.
+    `vectors` (people, d): the vectors u. `weight` (entries,): a number for each entry of `people`,
+    a pair of a person and an item. The person adds weight · u to the row of the item.
     """
 
     people: Entries
@@ -77,9 +84,10 @@ def _shares(told: Told, people: Entries, items: Turned) -> _Shares:
 
 
 def sweeps_device(layout: Layout, columns: int) -> DeviceHalf:
-    """Return the devices' half of a round: ((1 + α)t - α uᵀp_i) u for each own item, and u.
+    """Return what devices compute in a round.
 
-    The first `columns` columns of a row are her items.
+    A person contributes ((1 + α)t - α uᵀp_i) u for each of her items i, and u·uᵀ. After the first
+    round of a sweep, t is 0. The first `columns` columns of a row are items.
     """
 
     def entries(clients: Clients) -> Entries:
@@ -115,10 +123,11 @@ def sweeps_device(layout: Layout, columns: int) -> DeviceHalf:
 
 
 class Solving(NamedTuple):
-    """Conjugate gradients between two rounds of a sweep, for each item: (items, d) and (items,).
+    """The state of conjugate gradients between two rounds of a sweep, for each item i.
 
-    `solution` is v_i so far, `residual` b_i - H_i v_i, `direction` the next step's, and `product`
-    the residual times the preconditioned residual.
+    `solution` (items, d): the current v_i. `residual` (items, d): b_i - H_i v_i. `direction`
+    (items, d): the direction of the next step. `product` (items,): the scalar product of the
+    residual and the preconditioned residual.
     """
 
     solution: Leaf
@@ -128,9 +137,10 @@ class Solving(NamedTuple):
 
 
 def _system(total: dict[str, F64], directions: F64) -> tuple[F64, Callable[[F64], F64]]:
-    """Return the sums with what all items share added: b_i - H_i p_i, and the preconditioner.
+    """Return b_i - H_i p_i for each item (b_i is 0 after the first round), and the preconditioner.
 
-    The preconditioner is the inverse of H_i, as if those who have item i were like everybody.
+    The preconditioner is an approximate inverse of H_i. It assumes that people who have item i have
+    the same mean u·uᵀ as all people.
     """
     sums, count = total[ITEM_SUMS][:, :-1], total[ITEM_SUMS][:, -1]
     people = max(float(total[PEOPLE]), 1.0)
@@ -145,7 +155,7 @@ def _system(total: dict[str, F64], directions: F64) -> tuple[F64, Callable[[F64]
 
 
 def begun(total: dict[str, F64], vectors: F64) -> Solving:
-    """Return the start of a sweep from the sums of its first round."""
+    """Return the state of a sweep after its first round, given the sums of this round."""
     residual, nearly_solved = _system(total, vectors)
     direction = nearly_solved(residual)
     return Solving(vectors, residual, direction, (residual * direction).sum(1))
@@ -165,7 +175,7 @@ def stepped(total: dict[str, F64], before: Solving) -> Solving:
 
 
 def _over(above: F64, below: F64) -> F64:
-    """Return above / below, and 0 where an item is solved already."""
+    """Return above / below, or 0 if below is not positive: the equation is solved already."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
@@ -182,9 +192,10 @@ def sweeps_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the rounds of some sweeps; `kept(before)` has the parameters that they begin with.
+    """Return the phase that trains the second model.
 
-    The first `columns` columns of a row are a person's items. Vectors have the length `width`.
+    `kept(before)` returns the parameters before the first round. The first `columns` columns of a
+    row are items. Vectors have the length `width`.
     """
     device = sweeps_device(layout, columns)
 
@@ -232,7 +243,7 @@ def sweeps_phase(
 
 
 def _drawn(shape: tuple[int, int], seed: int) -> Array:
-    """Return the items' vectors before the first sweep: small and random."""
+    """Return small random vectors of items for the start of the first sweep."""
     drawn = rng(seed, 0, "second").standard_normal(shape) * _START / np.sqrt(shape[1])
     return jnp.asarray(drawn, jnp.float32)
 
@@ -245,7 +256,7 @@ def _accepted(shape: tuple[int, int]) -> dict[str, Accepted]:
 def _cost(
     federation: Federation, population: IntArray, device: DeviceHalf, told: Told
 ) -> DeviceCost:
-    """Return what a round costs one device."""
+    """Return what a round costs one device, in bytes, operations and time."""
     person = federation.take(usual_person(federation, population))
     entries = len(device.contribute(told, person, 0).rows[ITEM_SUMS].ids)
     n_items, width = np.shape(told[SECOND])
@@ -253,7 +264,7 @@ def _cost(
     return DeviceCost(
         what=f"{NAME} round",
         bytes_down=4 * (2 * n_items * width + 1),
-        # For each own item a position and a row in 64 bits; one vector, and a count.
+        # A position and a row in 64 bits for each of her items, one vector u, and a count.
         bytes_up=8 * (entries * (width + 2) + width + 1),
         multiply_adds=2 * n_items * width**2 + own,
         milliseconds=milliseconds(lambda: device.contribute(told, person, 0)),

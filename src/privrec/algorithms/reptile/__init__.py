@@ -1,1 +1,1 @@
-"""Training on devices: a client's training data, its local training, and adaptation."""
+"""Training of the DSSM on devices: a client's training data, local training, and adaptation."""

@@ -1,4 +1,4 @@
-"""Adapting the shared model to one person by local training, and scoring every item for her."""
+"""Adapts the shared model to one person by local training, and scores all items for her."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,11 +26,11 @@ from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Params
 
 _CONTEXTS = 16
-"""How many contexts are scored in one compiled call. Chosen by hand; no measurement on record."""
+"""The number of contexts that one compiled call scores. Chosen by hand, without measurements."""
 
 
 def dssm_plan(stages: Callable[[Any], tuple[Stage, ...]], task: Task[DssmSettings]) -> Plan:
-    """Return the plan of a recipe that trains the DSSM by `stages(task)`."""
+    """Return the plan of a recipe for the DSSM; `stages(task)` returns its training stages."""
     settings, catalogue = task.settings, task.federation.catalogue
     epochs = settings.adapt_epochs
     return Plan(
@@ -44,7 +44,7 @@ def dssm_plan(stages: Callable[[Any], tuple[Stage, ...]], task: Task[DssmSetting
 def by_adapting(
     settings: DssmSettings, catalogue: Catalogue, epochs: int, params: Params
 ) -> Scorer:
-    """Return how a device ranks: adapt the DSSM to the person's own data, then score all items."""
+    """Return the scorer: it adapts the DSSM to the person's own data, then scores all items."""
     recommender = recommender_of(settings, catalogue)
     expected = jax.eval_shape(recommender.init, jax.random.key(0))
     check_shapes(params, {name: leaf.shape for name, leaf in expected.items()})
@@ -70,9 +70,9 @@ def adapted_scorer(
     *,
     seed: int,
 ) -> Scorer:
-    """Return a scorer: train on the device's own data, then score all items.
+    """Return a scorer: it trains on the device's own data, then scores all items.
 
-    It is compiled once for all parameters. The adapted parameters stay inside the scorer.
+    The code is compiled once for all parameters. The adapted parameters stay inside the scorer.
     """
     items, n_items = dict(catalogue.items), catalogue.n_items
     adapt, score = _programs(recommender, local)
@@ -108,7 +108,7 @@ def adapted_scorer(
 def _programs(
     recommender: Recommender, local: LocalTrain
 ) -> tuple[Callable[..., dict[str, Array]], Callable[..., Array]]:
-    """Return what adapts and what scores, compiled once for all runs of the same model."""
+    """Return the functions for adaptation and for scoring, compiled once per model."""
 
     @jit_in_place
     def adapt(params: Params, catalogue: Bags, client: PackedClient) -> dict[str, Array]:
@@ -129,7 +129,7 @@ def _programs(
 def score_items(
     recommender: Recommender, params: Params, catalogue: Bags, bags: Mapping[str, Bag]
 ) -> Array:
-    """Return the scores of all items for each context in `bags`: shape (contexts or 1, n_items)."""
+    """Return the scores of all items for each context in `bags`, shape (contexts or 1, n_items)."""
     dense, ids = dense_of(params), params[ITEM_TABLE]
     every_item = Bag(jnp.arange(len(ids))[:, None], jnp.ones((len(ids), 1)))
     rows, weights = look_up(params, {**catalogue, **bags, ITEM_TABLE: every_item})
@@ -149,7 +149,7 @@ def _contexts_of(lines: Clients, k: int) -> dict[str, Bag]:
 
 
 def _distinct_contexts(contexts: Mapping[str, Bag]) -> tuple[dict[str, Bag], IntArray]:
-    """Return each context once, and for each line which of them is its own."""
+    """Return the distinct contexts, and for each interaction the index of its context."""
     columns = [part for bag in contexts.values() for part in (bag.codes, bag.weights)]
     table = np.concatenate([np.asarray(column, np.float64) for column in columns], axis=1)
     _, place, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -157,7 +157,7 @@ def _distinct_contexts(contexts: Mapping[str, Bag]) -> tuple[dict[str, Bag], Int
 
 
 def _window(contexts: Mapping[str, Bag], start: int) -> dict[str, Bag]:
-    """Return `_CONTEXTS` contexts from `start` on, the last one repeated to fill up."""
+    """Return `_CONTEXTS` contexts from `start` on; if there are fewer, the last one is repeated."""
     count = len(next(iter(contexts.values())).codes)
     rows = np.minimum(np.arange(start, start + _CONTEXTS), count - 1)
     return {name: bag.take(rows) for name, bag in contexts.items()}

@@ -1,11 +1,11 @@
-"""The DSSM with an MLP head (spec section 2, the paper's equation for x_0 … Y), from any schema.
+"""The DSSM with an MLP head (spec section 2, the paper's equation for x_0 … Y), for any schema.
 
     u = act([user and context vectors] W_u + b_u),  v = act([item id and features] W_v + b_v)
     x_1 = act(u W_1u + v W_1v + b_1),  x_i = act(x_{i-1} W_i + b_i),  score = x_N w + b
 
-There is no user id: a user is described by features and context. W_u is stored as one block for
-the user features and one for the context, and W_1 as one block for u and one for v. This is
-equivalent to concatenation, but the part that is equal for a whole batch is computed once.
+The DSSM has no user ids: features and context describe a user. W_u is stored as two matrices, for
+the user features and for the context. W_1 is stored as W_1u and W_1v. This is equivalent to
+concatenation, but the part that is equal for a whole batch is computed only once.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +52,10 @@ def dssm(
     target: Target = "implicit",
     embedding_scale: float = 0.1,
 ) -> Recommender:
-    """Return the DSSM of a schema; sigmoid cross-entropy or, for ratings, squared error."""
+    """Return the DSSM for the features of a schema.
+
+    The loss is the cross-entropy of a sigmoid or, for the target "rating", the squared error.
+    """
     act = ACTIVATIONS[activation]
     user_tables = [feature.table for feature in schema.of("user")]
     context_tables = [feature.table for feature in schema.of("context")]
@@ -112,9 +115,10 @@ def _he(key: Key, fan_in: int, fan_out: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """The DSSM of a run: `fresh()` is it before any training, `pack` builds what it trains on.
+    """The DSSM of a run.
 
-    `items` are the features of items that it knows.
+    `items` are the item features that the DSSM uses. `fresh()` returns the parameters before
+    training. `pack(people, round_index)` returns the training data of each person as arrays.
     """
 
     recommender: Recommender
@@ -124,7 +128,7 @@ class Network:
 
 
 def network_of(settings: DssmSettings, catalogue: Catalogue) -> Network:
-    """Return the DSSM of these settings for this catalogue."""
+    """Return the DSSM for these settings and this catalogue."""
     recommender, instances = recommender_of(settings, catalogue), instances_of(settings)
     return Network(
         recommender=recommender,
@@ -141,7 +145,7 @@ def network_of(settings: DssmSettings, catalogue: Catalogue) -> Network:
 
 
 def recommender_of(settings: DssmSettings, catalogue: Catalogue) -> Recommender:
-    """Return the network."""
+    """Return the functions of the DSSM for these settings and this catalogue."""
     return dssm(
         known(settings, catalogue).schema,
         catalogue.n_items,
@@ -155,20 +159,20 @@ def recommender_of(settings: DssmSettings, catalogue: Catalogue) -> Recommender:
 
 
 def known(settings: DssmSettings, catalogue: Catalogue) -> Catalogue:
-    """Return what the network knows of the catalogue: without side information, only the items."""
+    """Return the catalogue without features, if the settings have no side information."""
     if settings.side_information:
         return catalogue
     return replace(catalogue, schema=Schema(features=()), items={})
 
 
 def fresh(recommender: Recommender, seed: int) -> dict[str, jax.Array]:
-    """Return the parameters before any training."""
+    """Return the parameters before training."""
     params: dict[str, jax.Array] = jax.jit(recommender.init)(key(seed, 0, "init"))
     return params
 
 
 def instances_of(settings: DssmSettings) -> Instances:
-    """Return how a person's data becomes training instances."""
+    """Return the rules that make training instances from a person's interactions."""
     return Instances(
         negatives=settings.negatives,
         batch_size=settings.batch_size,
@@ -181,7 +185,7 @@ def instances_of(settings: DssmSettings) -> Instances:
 def empty_pairs(
     network: Network, settings: DssmSettings, federation: Federation, people: IntArray
 ) -> list[PackedClient]:
-    """Return a client without instances for each shape that clients can have."""
+    """Return one empty client for each array shape that clients can have, for compilation."""
     (example,) = network.pack(federation.take(people[:1]), 0)
     sizes = buckets(federation.largest, instances_of(settings))
     return [dummy(example, size, federation.n_items) for size in sizes]

@@ -1,9 +1,9 @@
-"""Local training of one client, for Reptile and MAML: a phone runs it once, a simulator for each.
+"""Local training of one client by Reptile or MAML, on a phone or in the simulator.
 
-A step looks at some instances of the client at a time. The derivatives of the mean over all of its
-data are added up in a loop that runs over the real data only. So clients of any size share compiled
-code, and nothing is computed for padding. JAX cannot differentiate backwards through such a loop;
-`whole_bend` makes that unnecessary.
+A mini-batch step uses some instances of the client. A step over all data of the client adds up the
+gradients of batches in a loop. The loop skips batches that are only padding, so clients of any size
+use the same compiled code. JAX has no reverse-mode derivative of such a loop, so `whole_bend`
+computes the second derivatives batch by batch.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,14 @@ def local_sgd(
     max_steps: int | None = None,
     whole_batch: bool = False,
 ) -> LocalTrain:
-    """Return `epochs` of mini-batch SGD over one client's data (Algorithm 1, lines 10–18).
+    """Return a local training: `epochs` of mini-batch SGD (Algorithm 1, lines 10–18).
 
-    The data is divided into mini-batches once and every epoch passes over them in that order, as
-    printed. A step looks up the rows that its batch needs, differentiates with respect to those
-    rows and the dense weights, and adds the result in place: its cost does not depend on the
-    size of the catalogue. A client without data returns a zero update.
+    The client's data is divided into mini-batches once. Every epoch uses the mini-batches in the
+    same order, as in the paper. A step computes the gradient with respect to the table rows of its
+    mini-batch and the dense weights, and changes them in place. So the cost of a step does not
+    depend on the size of the catalogue. The update of a client without data is zero.
 
-    With `whole_batch` an epoch is one step along the mean over all of the client's data.
+    With `whole_batch`, an epoch is one step along the mean gradient over all data of the client.
     """
 
     def local(params: Params, catalogue: Bags, client: PackedClient) -> LocalResult:
@@ -81,13 +81,14 @@ def local_maml(
     batch_size: int,
     second_order: bool,
 ) -> LocalTrain:
-    """Return the meta-gradient of one client, with its sign changed.
+    """Return a local training whose update is the negative meta-gradient of one client.
 
         θ_j+1 = θ_j - α ∇L_support(θ_j),   update = -∇_θ0 L_query(θ_k),   k = inner_steps
 
-    With v_k = ∇L_query(θ_k), the chain rule gives v_j = v_j+1 - α H_j v_j+1, where H_j is the
-    second derivative of L_support at θ_j; the update is -v_0. The first-order variant takes H as 0.
-    Losses are means over all instances of their part, `batch_size` of which are computed at a time.
+    Let v_k = ∇L_query(θ_k), and let H_j be the second derivative of L_support at θ_j. The chain
+    rule gives v_j = v_j+1 - α H_j v_j+1. The update is -v_0. The first-order variant sets H_j to 0.
+    Each loss is the mean over all instances of the support or of the query. `batch_size` instances
+    are computed at a time.
     """
 
     def local(params: Params, catalogue: Bags, task: PackedTask) -> LocalResult:
@@ -114,18 +115,19 @@ def _moved(start: Params, slope: Params, rate: float) -> dict[str, Array]:
 
 
 def apply_update(params: Params, client: PackedClient, update: Params) -> dict[str, Array]:
-    """Return the client's own parameters: `params` plus its update, item rows in their place."""
+    """Return the client's adapted parameters: `params` plus the client's update."""
     own = {name: params[name] + update[name] for name in params if name != ITEM_TABLE}
     rows = params[ITEM_TABLE].at[client.rows].add(update[ITEM_TABLE], mode="drop")
     return {**own, ITEM_TABLE: rows}
 
 
 class Own(NamedTuple):
-    """What is the same in all batches of a client: features of its items and of the person.
+    """The features that are the same in all batches of a client, by table.
 
-    `items` have the table rows of each item that the client touches, by table. `hot` has the same
-    for small tables as weights of all rows, shape (R, rows). `person` has the weights of the
-    person's own table rows, shape (1, width); `start_of` cuts these rows out of their tables.
+    `items` has the encoded features of the client's R items. `hot` has the encoded features of
+    small tables as multi-hot weights of all rows of the table, shape (R, rows). `person` has the
+    weights of the person's own table rows, shape (1, width). `start_of` copies these rows out of
+    the tables.
     """
 
     items: dict[str, Bag]
@@ -134,11 +136,11 @@ class Own(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some instances: the rows that they need, by table, and targets.
+    """Some instances: encoded features by table, and targets.
 
-    The rows of `bags` are looked up. `whole` has weights, shape (n or 1, rows), of all rows of a
-    table, where nothing has to be looked up. `share` is the weight of each instance in the loss,
-    and 0 for padding.
+    `bags` has the numbers and weights of table rows, which must be looked up. `whole` has weights
+    of all rows of a table, shape (n or 1, rows), so that no look-up is needed. `share` is the
+    weight of each instance in the loss; the weight of padding is 0.
     """
 
     bags: dict[str, Bag]
@@ -150,7 +152,10 @@ class Batch(NamedTuple):
     def cut(
         cls, client: PackedClient, own: Own, begin: Leaf, size: int, *, end: Leaf, whole: Leaf
     ) -> "Batch":
-        """Return the instances from `begin` on, those before `end` with a share of 1 / whole."""
+        """Return `size` instances from `begin` on.
+
+        Instances before `end` have a `share` of 1 / `whole`; the others are padding.
+        """
         window = partial(jax.lax.dynamic_slice_in_dim, start_index=begin, slice_size=size)
         item = window(client.item)
         real = (begin + jnp.arange(size) < end).astype(jnp.float32)
@@ -167,13 +172,16 @@ class Batch(NamedTuple):
 
 
 def start_of(params: Params, client: PackedClient) -> dict[str, Array]:
-    """Return the parameters with only those rows of items and of the person that are touched."""
+    """Return the parameters with only the table rows of the client's items and of the person."""
     person = {name: params[name][bag.codes[0]] for name, bag in client.features.items()}
     return {**params, **person, ITEM_TABLE: params[ITEM_TABLE][client.rows]}
 
 
 def to_send(update: Params, params: Params, client: PackedClient) -> dict[str, Array]:
-    """Return an update of `start_of(params, client)` with the person's rows in their tables."""
+    """Return an update with the person's rows put back into tables of full size.
+
+    `update` has the names and shapes of `start_of(params, client)`.
+    """
     person = {
         name: jnp.zeros_like(params[name]).at[bag.codes[0]].add(update[name])
         for name, bag in client.features.items()
@@ -182,7 +190,7 @@ def to_send(update: Params, params: Params, client: PackedClient) -> dict[str, A
 
 
 def own_of(params: Params, catalogue: Bags, client: PackedClient) -> Own:
-    """Return the features of the items that the client touches, and of the person."""
+    """Return the features of the client's items and of the person."""
     items = {name: bag.take(client.rows) for name, bag in catalogue.items()}
     small = {name for name, bag in items.items() if _is_worth_a_product(bag, len(params[name]))}
     return Own(
@@ -193,19 +201,20 @@ def own_of(params: Params, catalogue: Bags, client: PackedClient) -> Own:
 
 
 _SMALL_TABLE = 128
-"""The most rows of a table that is worth a multi-hot product. Chosen by hand; not tuned."""
+"""The most rows of a table for which a multi-hot product is used. Chosen by hand; not tuned."""
 
 
 def _is_worth_a_product(bag: Bag, n_rows: int) -> bool:
-    """Whether a multi-valued bag of a small table is taken as multi-hot: a step is then faster."""
+    """Return whether a multi-hot product is used: for multi-valued features with a small table."""
     return bag.codes.shape[1] > 1 and n_rows <= _SMALL_TABLE
 
 
 def merged(bag: Bag) -> Array:
-    """Return a person's weights, shape (1, width), where a value that occurs twice counts once.
+    """Return the weights of a person's feature values, shape (1, width), without repetitions.
 
-    The first place of a value gets the sum of its weights and the others 0. Each place then has a
-    row of its own to train, and their updates add up to the update of the table.
+    If a value occurs several times, its first position gets the sum of its weights, and its other
+    positions get 0. So each position can train its own copy of a table row, and the updates of all
+    copies add up to the update of the table.
     """
     codes, weights = bag.codes[0], bag.weights[0]
     same = codes[:, None] == codes[None, :]
@@ -214,7 +223,10 @@ def merged(bag: Bag) -> Array:
 
 
 class Slope(NamedTuple):
-    """The loss of a batch, and a derivative of it by looked-up rows and by all other parameters."""
+    """The loss of a batch, and a derivative of this loss.
+
+    `rows` has the derivative by looked-up table rows, `dense` by all other parameters.
+    """
 
     loss: Array
     dense: dict[str, Array]
@@ -222,7 +234,7 @@ class Slope(NamedTuple):
 
 
 def slope_of(recommender: Recommender, params: Params, batch: Batch) -> Slope:
-    """Return Σ share · loss and its gradient."""
+    """Return the loss of a batch, Σ share · loss over its instances, and its gradient."""
     rows, weights = look_up(params, batch.bags)
 
     def loss_of(dense: Params, rows: Params) -> Array:
@@ -236,10 +248,10 @@ def slope_of(recommender: Recommender, params: Params, batch: Batch) -> Slope:
 
 
 def bend_of(recommender: Recommender, params: Params, batch: Batch, along: Params) -> Slope:
-    """Return the loss and H·v: its second derivative, times a vector in the parameters' shape.
+    """Return the loss and H·v, where H is the second derivative of the loss and v is `along`.
 
-    It is the derivative of the gradient along v, forward over reverse: twice the cost of the
-    gradient, and no matrix.
+    v has the names and shapes of the parameters. H·v is the derivative of the gradient along v
+    (forward-mode over reverse-mode). It costs twice as much as the gradient, and H is never built.
     """
     here, bend = jax.jvp(
         lambda at: slope_of(recommender, at, batch), (dict(params),), (dict(along),)
@@ -248,7 +260,7 @@ def bend_of(recommender: Recommender, params: Params, batch: Batch, along: Param
 
 
 def step_along(params: Params, batch: Batch, slope: Slope, rate: float | Leaf) -> dict[str, Array]:
-    """Return params - rate · slope; looked-up rows are changed in their place."""
+    """Return params - rate · slope; looked-up rows are changed in their tables."""
     changed = {name: params[name] - rate * value for name, value in slope.dense.items()}
     for name, value in slope.rows.items():
         changed[name] = params[name].at[batch.bags[name].codes].add(-rate * value)
@@ -256,9 +268,10 @@ def step_along(params: Params, batch: Batch, slope: Slope, rate: float | Leaf) -
 
 
 class Span(NamedTuple):
-    """The instances `begin` to `end` of a client, of which `batch_size` are taken at a time.
+    """The instances `begin` to `end` of a client, processed in batches of `batch_size`.
 
-    At least `batch_size` - 1 places follow `end`, or it is a multiple of `batch_size` from `begin`.
+    The last batch must not exceed the arrays. So at least `batch_size` - 1 entries follow `end`, or
+    `end` - `begin` is a multiple of `batch_size`.
     """
 
     client: PackedClient
@@ -271,14 +284,14 @@ class Span(NamedTuple):
 def whole_slope(
     recommender: Recommender, params: Params, span: Span
 ) -> tuple[Array, dict[str, Array]]:
-    """Return the mean loss over the span and its gradient; zeros for an empty span."""
+    """Return the mean loss over the span, and the gradient of this mean; 0 for an empty span."""
     return _added_up(lambda batch: slope_of(recommender, params, batch), params, span)
 
 
 def whole_bend(
     recommender: Recommender, params: Params, span: Span, along: Params
 ) -> dict[str, Array]:
-    """Return H·v of the mean loss over the span, where H is its second derivative."""
+    """Return H·v, where H is the second derivative of the mean loss over the span."""
     return _added_up(lambda batch: bend_of(recommender, params, batch, along), params, span)[1]
 
 

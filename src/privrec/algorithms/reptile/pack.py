@@ -13,12 +13,15 @@ from privrec.types import F32, IntArray, Leaf
 
 
 class PackedClient(NamedTuple):
-    """One client's training instances, padded to a bucket; a pytree.
+    """One client's training instances in the order of training, padded to C instances; a pytree.
 
-    `rows` (R,): the catalogue positions of the items that occur, ascending, padded with the size of
-    the catalogue. `item` (C,): for each instance an index into `rows`. `target` (C,). `features`:
-    the client's own bags, one row each. `context`: one row an instance. `size`: how many of
-    the C instances are real. The order is the order of training.
+    - `rows` (R,): the catalogue positions of the client's items, ascending, padded with the size
+      of the catalogue.
+    - `item` (C,): the item of each instance, as an index into `rows`.
+    - `target` (C,): the target of each instance.
+    - `features`: the encoded features of the person, one row per feature.
+    - `context`: the encoded context, one row per instance.
+    - `size`: the number of instances without padding.
     """
 
     rows: Leaf
@@ -30,11 +33,11 @@ class PackedClient(NamedTuple):
 
 
 class PackedTask(NamedTuple):
-    """One client's instances; a pytree.
+    """One client's instances in two parts, support and query; a pytree.
 
-    The first `support` places of `client` have the support. The query is at the places from `begin`
-    on, which is the next multiple of the batch size. `size` counts both; it is 0 for a client who
-    has too little data for two parts.
+    The first `support` instances of `client` are the support. The query starts at index `begin`,
+    the next multiple of the batch size. `size` is the number of instances in both parts, and 0 if
+    the client has too little data for two parts.
     """
 
     client: PackedClient
@@ -43,17 +46,17 @@ class PackedTask(NamedTuple):
 
     @property
     def rows(self) -> Leaf:
-        """The catalogue positions of the rows that the client touches, padded."""
+        """The catalogue positions of the client's items, padded."""
         return self.client.rows
 
     @property
     def size(self) -> Leaf:
-        """How many instances are real."""
+        """The number of instances without padding."""
         return self.client.size
 
     @property
     def end(self) -> Leaf:
-        """The place after the last instance of the query."""
+        """The index after the last instance of the query."""
         return self.begin + self.size - self.support
 
 
@@ -62,13 +65,13 @@ _TRIES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """How interactions become instances: `negatives` sampled for each like, and labels.
+    """The rules that make training instances from interactions.
 
-    A disliked item has the target `dislike_target`; the paper's is 0. A higher target separates it
-    from unseen items: the person did choose it, and it is never ranked against unseen items. With
-    `ratings` the target is the rating itself and no negatives are sampled. Clients are padded to
-    whole batches of `batch_size`. Without `side_information` an instance is an item and a target:
-    features and context are left out.
+    `negatives` unseen items are sampled for each like. A disliked item has the target
+    `dislike_target`, which is 0 in the paper. A higher target separates disliked items from unseen
+    items: the person chose the disliked item, and it is never ranked against unseen items. With
+    `ratings`, the target is the rating, and no negatives are sampled. Clients are padded to whole
+    batches of `batch_size`. Without `side_information`, instances have no features and no context.
     """
 
     negatives: int
@@ -79,21 +82,24 @@ class Instances:
 
 
 class Pairs(NamedTuple):
-    """Instances of some clients, shape (n,): the line that each belongs to, its item and target."""
+    """n instances of some clients, shape (n,) each: index of the interaction, item and target."""
 
     line: IntArray
     item: IntArray
     target: F32
 
     def take(self, places: IntArray) -> "Pairs":
-        """Return the instances at these places."""
+        """Return the instances at these indices."""
         return Pairs(self.line[places], self.item[places], self.target[places])
 
 
 def pack(
     clients: Clients, instances: Instances, *, n_items: int, seed: int, round_index: int
 ) -> list[PackedClient]:
-    """Return each client packed for one round; negatives and order are drawn from the seed."""
+    """Return the padded training instances of each client for one round.
+
+    Negatives and the order of the instances are random and depend on the seed.
+    """
     clients = seen(clients, instances)
     pairs = pairs_of(clients, instances, n_items=n_items, seed=seed, round_index=round_index)
     owner = clients.owner[pairs.line]
@@ -114,14 +120,14 @@ def pack(
 
 
 def seen(clients: Clients, instances: Instances) -> Clients:
-    """Return what the network sees of the clients: without side information, no features."""
+    """Return the clients without features and context, if there is no side information."""
     return clients if instances.side_information else replace(clients, features={}, context={})
 
 
 def pairs_of(
     clients: Clients, instances: Instances, *, n_items: int, seed: int, round_index: int
 ) -> Pairs:
-    """Return the clients' lines, then the negatives that are drawn for their likes."""
+    """Return one instance per interaction, then the negatives that are drawn for likes."""
     line, drawn = np.arange(len(clients.item)), clients.item.astype(np.int64)
     labels = np.where(clients.liked, 1.0, instances.dislike_target).astype(np.float32)
     target = clients.value if instances.ratings else labels
@@ -142,13 +148,13 @@ def pairs_of(
 def draw_negatives(
     clients: Clients, *, n_items: int, per_positive: int, seed: int, round_index: int
 ) -> tuple[IntArray, IntArray]:
-    """Return (`line`, `item`): for each liked line of each client, `per_positive` unseen items.
+    """Return (`line`, `item`): `per_positive` unseen items for each like of each client.
 
-    `line` is the interaction row of the like: the negative has the same owner and context. Unseen
-    means unseen *in the data given here*. For a test person that is the first half, so an item of
-    the second half is as likely to be drawn as any other; excluding it would leak the test data
-    into the model. Draws are uniform. A client who has seen nearly all items may get fewer
-    negatives, because a draw is given up after `_TRIES` seen items.
+    `line` is the index of the like, whose person and context the negative shares. Items are drawn
+    uniformly. Unseen means that the item does not occur in `clients`. For a test person, `clients`
+    has only the first half of her data. So items of the second half can be drawn like all other
+    items; excluding them would leak test data into the model. After `_TRIES` seen items, a draw
+    returns nothing. So a client who has seen nearly all items may get fewer negatives.
     """
     line = np.repeat(np.flatnonzero(clients.liked), per_positive)
     owner = clients.owner
@@ -175,7 +181,7 @@ def draw_negatives(
 
 
 def bucket(size: int, batch_size: int) -> int:
-    """Return the padded length for `size` instances: 2, 4, 8, … whole batches.
+    """Return the padded number of instances for `size` instances: 2, 4, 8, … whole batches.
 
     >>> bucket(1, 32), bucket(65, 32), bucket(1000, 48)
     (64, 128, 1536)
@@ -185,13 +191,13 @@ def bucket(size: int, batch_size: int) -> int:
 
 
 def buckets(largest: int, instances: Instances) -> list[int]:
-    """Return every bucket that clients of up to `largest` interactions can fall into."""
+    """Return all padded numbers of instances for clients with up to `largest` interactions."""
     top = bucket(largest * (1 + instances.negatives), instances.batch_size)
     return [top >> i for i in range((top // (2 * instances.batch_size)).bit_length())]
 
 
 def dummy(example: PackedClient, size: int, n_items: int) -> PackedClient:
-    """Return an empty client of another bucket, to compile that bucket before it is needed."""
+    """Return an empty client padded to `size` instances, to compile code for this shape."""
     return example._replace(
         rows=np.full(row_bucket(size, n_items), n_items, np.int32),
         item=np.zeros(size, np.int32),
@@ -205,17 +211,17 @@ def dummy(example: PackedClient, size: int, n_items: int) -> PackedClient:
 
 
 def row_bucket(size: int, n_items: int) -> int:
-    """Return how many item rows a client of bucket `size` may touch."""
+    """Return the padded number of item rows of a client that is padded to `size` instances."""
     return min(size, n_items)
 
 
 def steps_of(client: Packed, batch_size: int, epochs: int) -> int:
-    """Return how many mini-batch steps the client's local training takes."""
+    """Return the number of mini-batch steps in the client's local training."""
     return epochs * -(-int(client.size) // batch_size)
 
 
 def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) -> IntArray:
-    """Return an order that groups by client and is random within each."""
+    """Return an order of the instances, grouped by client and random within each client."""
     by_owner = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[by_owner], np.arange(len(clients)))
     place = np.empty_like(owner)
@@ -226,7 +232,7 @@ def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) ->
 def pack_one(
     clients: Clients, k: int, pairs: Pairs, *, place: IntArray, cap: int, n_items: int
 ) -> PackedClient:
-    """Return client k with these instances at these places of `cap`; the rest is padding."""
+    """Return client k with `cap` instances: `pairs` at the indices `place`, and else padding."""
     rows, index = np.unique(pairs.item, return_inverse=True)
     padded_rows = np.full(row_bucket(cap, n_items), n_items, np.int32)
     padded_rows[: len(rows)] = rows
@@ -245,7 +251,7 @@ def pack_one(
 
 
 def _padded(column: Leaf, place: IntArray, cap: int) -> Leaf:
-    """Return the column's entries at these places of an array of zeros."""
+    """Return an array of length `cap` with `column` at the indices `place`, and else zeros."""
     out = np.zeros((cap, *column.shape[1:]), column.dtype)
     out[place] = column
     return out

@@ -1,6 +1,7 @@
-"""Phases in which devices train the DSSM: by federated Reptile, and by federated MAML.
+"""Phases in which devices train the DSSM by federated Reptile or federated MAML.
 
-MAML divides a client's data into two parts: support to adapt on, and query to be judged by.
+MAML divides a client's data into two parts: the model adapts to the support, and the loss of the
+adapted model is computed on the query.
 """
 
 from collections.abc import Callable
@@ -41,10 +42,10 @@ def pack_tasks(
     n_items: int,
     seed: int,
 ) -> list[PackedTask]:
-    """Return each client's lines in two parts for one round; a negative is where its like is.
+    """Return the support and the query of each client for one round.
 
-    A client without a line in the support or without a like in the query (with `ratings`: without
-    a line) has no instances.
+    A negative is in the same part as its like. A client has no instances if the support has no
+    interaction or the query has no like. With `ratings`, one interaction in the query is enough.
     """
     clients = seen(clients, instances)
     pairs = pairs_of(clients, instances, n_items=n_items, seed=seed, round_index=round_index)
@@ -73,9 +74,10 @@ def pack_tasks(
 def query_lines(
     clients: Clients, support_share: float, *, seed: int, round_index: int
 ) -> BoolArray:
-    """Return for each line whether it is in the query.
+    """Return for each interaction whether it belongs to the query.
 
-    The support has `support_share` of a client's lines, rounded, drawn anew in every round.
+    The support has the share `support_share` of a client's interactions, rounded. The interactions
+    of the support are drawn again in every round.
     """
     place = drawn_places(clients, seed=seed, round_index=round_index, purpose="support")
     return np.asarray(place >= np.floor(support_share * clients.sizes + 0.5)[clients.owner])
@@ -84,21 +86,21 @@ def query_lines(
 def empty_tasks(
     example: PackedTask, largest: int, instances: Instances, n_items: int
 ) -> list[PackedTask]:
-    """Return a task without instances for each shape of clients of up to `largest` lines."""
+    """Return one empty task for each array shape of clients with up to `largest` interactions."""
     batch_size, none = instances.batch_size, np.int32(0)
-    # Each of the two parts is filled up to whole batches.
+    # Support and query are each padded to whole batches.
     top = bucket(largest * (1 + instances.negatives) + 2 * batch_size, batch_size)
     sizes = [top >> i for i in range((top // (2 * batch_size)).bit_length())]
     return [PackedTask(dummy(example.client, size, n_items), none, none) for size in sizes]
 
 
 def _any_of(clients: Clients, lines: BoolArray) -> BoolArray:
-    """Return for each client whether one of its lines is among these."""
+    """Return for each client whether the mask `lines` selects one of its interactions."""
     return np.bincount(clients.owner[lines], minlength=len(clients)) > 0
 
 
 def one_stage(training: Callable[[Any, Network], Training], task: Task[Any]) -> tuple[Phase, ...]:
-    """Return the one phase of a recipe that trains the DSSM by `training(task, network)`."""
+    """Return the single phase of a recipe that trains the DSSM by `training(task, network)`."""
     settings, split = task.settings, task.split
     network = network_of(settings, task.federation.catalogue)
     return (
@@ -117,7 +119,7 @@ def one_stage(training: Callable[[Any, Network], Training], task: Task[Any]) -> 
 
 
 def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
-    """Return the local training of these settings."""
+    """Return the local SGD training with these settings."""
     return local_sgd(
         network.recommender,
         learning_rate=settings.local_lr,
@@ -129,7 +131,7 @@ def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
 
 
 def reptile_training(task: Task[ReptileSettings], network: Network) -> Training:
-    """Return how a device trains the DSSM on its own pairs of person and item."""
+    """Return how a device trains the DSSM on its own instances, by Reptile."""
     settings, federation, people = task.settings, task.federation, task.split.train
     return Training(
         pack=network.pack,
@@ -142,12 +144,12 @@ def reptile_training(task: Task[ReptileSettings], network: Network) -> Training:
 
 
 def reptile_stages(task: Task[ReptileSettings]) -> tuple[Phase, ...]:
-    """Return the one phase of federated Reptile on the DSSM."""
+    """Return the single phase of federated Reptile on the DSSM."""
     return one_stage(reptile_training, task)
 
 
 def maml_training(task: Task[MamlSettings], network: Network) -> Training:
-    """Return how a device computes its meta-gradient."""
+    """Return how a device computes its meta-gradient, by MAML."""
     settings, federation, people = task.settings, task.federation, task.split.train
     instances, n_items = instances_of(settings), federation.n_items
 
@@ -164,7 +166,7 @@ def maml_training(task: Task[MamlSettings], network: Network) -> Training:
         return empty_tasks(example, federation.largest, instances, n_items)
 
     def half_of_the_steps(task: PackedTask) -> int:
-        # The compiler counts the loops over support and over query, each of about half the data.
+        # The compiler counts the loops over support and query; each has about half of the steps.
         return -(-steps_of(task, settings.batch_size, 1) // 2)
 
     return Training(

@@ -1,9 +1,9 @@
-"""The recipes that train the DSSM in one stage: by federated Reptile or MAML, or in one place.
+"""The recipes that train the DSSM in one stage: by federated Reptile or MAML, or centrally.
 
-Under Laplace noise what a person may add is bounded in the L1 norm, and the bound S is shared by
-all d numbers of an update. A dense weight gets a little from everybody, so its sum is far above the
-noise; the row of an item gets something from those who have it. So devices multiply the rows by
-`item_weight` before the bound: nearly all of S is then spent on the rows.
+With Laplace noise, an update is bounded in the L1 norm, so all d numbers of the update share the
+bound S. Everybody contributes to a dense weight, so its sum is far above the noise. Only the people
+who have an item contribute to the row of the item. So devices multiply the item rows by
+`item_weight` before clipping, and the item rows use nearly all of S.
 """
 
 import math
@@ -56,14 +56,14 @@ from privrec.types import Params
 
 
 def laplace_training(task: Task[LaplaceSettings], network: Network) -> Training:
-    """Return the training of federated Reptile in which item rows have their own weight."""
+    """Return the training of federated Reptile, with item rows multiplied by `item_weight`."""
     training = reptile_training(task, network)
     return replace(training, local=weighted(training.local, task.settings.item_weight))
 
 
 @lru_cache(maxsize=16)
 def weighted(local: LocalTrain, item_weight: float) -> LocalTrain:
-    """Return the local training whose update has `item_weight` times the item rows."""
+    """Return `local` with the item rows of its update multiplied by `item_weight`."""
 
     def train(params: Params, catalogue: Bags, client: Any) -> LocalResult:
         update, loss = local(params, catalogue, client)
@@ -83,10 +83,10 @@ LM_PRIVREC = Recipe(
 
 
 def central_stages(task: Task[CentralSettings]) -> tuple[CentralFit, ...]:
-    """Return the training of the same network where all data lies in one place.
+    """Return the single stage of central Reptile training on the DSSM.
 
-    Each person is a task of Reptile. Nothing has to be sent between two steps, so the optimizer
-    takes one after each `group` of tasks instead of one in a round.
+    Each person is a task of Reptile. Central training sends no messages, so the optimizer takes a
+    step after every `group` tasks, not only one step per round.
     """
     settings, federation, split = task.settings, task.federation, task.split
     network, group = network_of(settings, federation.catalogue), settings.group

@@ -1,6 +1,6 @@
-"""The settings of the DSSM and of federated Reptile, and the values that recipes give them.
+"""The settings of the DSSM and of federated Reptile, and the values that recipes use.
 
-docs/results.md has how the values were chosen.
+docs/results.md describes how the values were chosen.
 """
 
 from collections.abc import Mapping
@@ -13,45 +13,45 @@ from privrec.settings import Count, Few, Positive, RunSettings, Size
 from privrec.types import Activation, Target
 
 MOST_STEPS = 200_000
-"""The most steps of adaptation: some ten seconds. Chosen by hand; a person with 2,000 likes takes
-130,000 with the settings of the paper."""
+"""The most steps of adaptation, which take some ten seconds. Chosen by hand: a person with 2,000
+likes needs 130,000 steps with the settings of the paper."""
 
 
 class DssmSettings(RunSettings):
-    """The network, what it is trained on, and how a device adapts it."""
+    """The settings of the network, of its training instances, and of its adaptation on a device."""
 
     side_information: ClassVar[bool] = True
-    """Whether the network knows anything of people, moments and items besides the items' ids."""
+    """Whether the network uses features of people, contexts and items, not only the item ids."""
 
     embedding_size: Size = 64
     """Length of an embedding vector."""
     tower_size: Size = 64
-    """Outputs of the user's and of the item's tower."""
+    """Length of the hidden user vector and of the hidden item vector of the DSSM."""
     hidden: Annotated[tuple[Size, ...], Field(min_length=1)] = (64, 64, 64, 64)
-    """Sizes of the layers that compare a user with an item."""
+    """Sizes of the layers of the MLP head, which scores a user and an item."""
     activation: Activation = "relu"
     """The activation function: relu, sigmoid or tanh."""
     embedding_scale: Positive = 0.1
     """Standard deviation of embeddings before training."""
 
     target: Target = "implicit"
-    """What is predicted: whether a person likes an item, or the rating itself."""
+    """What the model predicts: whether a person likes an item (implicit), or the rating."""
     negatives: Count = 4
     """Unseen items drawn for each like."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Target of an item rated low, between unseen (0) and liked (1); the paper's is 0."""
+    """Target of an item rated low, between unseen (0) and liked (1); 0 in the paper."""
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 32
     """Instances per step on a device."""
     whole_batch: bool = False
-    """Whether a step on a device goes along the mean over all of its data, which is then one epoch;
-    `batch_size` is how much of it is computed at a time, and changes only the speed."""
+    """Whether each step on a device uses the mean gradient over all data of the device. One epoch
+    is then one step, and `batch_size` changes only the speed."""
 
     adapt_epochs: Few = 5
-    """Epochs over a person's own data before ranking for her; 0 means no adaptation."""
+    """Epochs of adaptation to a person's own data before ranking; 0 means no adaptation."""
     adapt_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = 0
     """The most steps of adaptation; 0 means 200,000."""
     adapt_lr: Positive = 0.1
-    """The learning rate of adaptation."""
+    """Learning rate of adaptation."""
     adapt_negatives: Few = 4
     """Unseen items drawn for each like in adaptation."""
 
@@ -66,52 +66,54 @@ class DssmSettings(RunSettings):
 
 
 class LocalSettings(DssmSettings):
-    """How a device trains the DSSM on its own data."""
+    """The settings of the DSSM and of its local training on a device."""
 
     local_epochs: Size = 1
     """Epochs over a client's data per round."""
     local_steps: Count = 0
     """The most mini-batch steps per client and round; 0 means no limit."""
     local_lr: Positive = 0.1
-    """The learning rate on a client."""
+    """Learning rate of local training on a client."""
 
 
 class ReptileSettings(FederatedSettings, LocalSettings):
-    """The DSSM trained by federated Reptile."""
+    """The settings of the DSSM trained by federated Reptile."""
 
 
 class ItemIdSettings(ReptileSettings):
-    """The same with items' ids only: no features of people or items, and no context."""
+    """The settings of federated Reptile with item ids only, without features and context."""
 
     side_information: ClassVar[bool] = False
 
 
 class MamlSettings(FederatedSettings, DssmSettings):
-    """The DSSM trained by federated MAML."""
+    """The settings of the DSSM trained by federated MAML."""
 
     support_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Share of a client's lines that it adapts on in a round; the others judge the result."""
+    """Share of a client's interactions to which the model adapts (the support); the loss after
+    adaptation is computed on the other interactions (the query)."""
     inner_steps: Size = 1
-    """Steps of adaptation on a client per round, each over all of its support."""
+    """Adaptation steps on a client per round, each over the whole support."""
     local_lr: Positive = 0.1
-    """The learning rate of these steps."""
+    """Learning rate of the adaptation steps in training."""
     second_order: bool = True
-    """Whether the gradient goes through the steps of adaptation; if not, it is first-order MAML."""
+    """Whether the gradient includes the derivative of the adaptation steps; false is first-order
+    MAML."""
 
 
 class CentralSettings(RoundSettings, LocalSettings):
-    """The DSSM trained by Reptile where all data lies in one place."""
+    """The settings of the DSSM trained centrally by Reptile."""
 
     group: Size = 5
-    """Tasks between two steps of the optimizer; a round has `cohort` tasks."""
+    """Tasks (people) per step of the optimizer; a round has `cohort` tasks."""
 
 
 class LaplaceSettings(ReptileSettings):
-    """The DSSM trained by federated Reptile with Laplace noise."""
+    """The settings of the DSSM trained by federated Reptile with Laplace noise."""
 
     item_weight: Positive = 1.0
-    """Multiplies the item rows of an update before it is bounded. Above 1, more of the bound is
-    spent on the items, and they move faster than the rest."""
+    """Factor for the item rows of an update before clipping. Above 1, item rows use more of the
+    bound and change faster than the other parameters."""
 
 
 PRIVREC_VALUES: Mapping[str, Any] = {
@@ -146,8 +148,8 @@ PAPER_VALUES: Mapping[str, Any] = {
 }
 PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"rounds": 1000, "validate_every": 100, "patience": 0},
-    # People use the same apps again, so longer adaptation to the own data helps. Validation would
-    # take 77 of 766 people out of training, too many once the settings are chosen.
+    # People use the same apps again, so longer adaptation helps. The settings are already chosen,
+    # and with validation, 77 of the 766 people could not be used for training.
     "frappe": {
         "rounds": 300,
         "validation_share": 0.0,
@@ -155,9 +157,10 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "adapt_negatives": 20,
     },
 }
-# With one gradient, everybody's is taken at the same parameters. So rounds learn what features say
-# of people and items, and nothing about adapting; after 1,000 of them validation gets no better.
-# Small cohorts give more steps of the server for as many visits. The step of adaptation is long.
+# In a round, each person computes one gradient, and all gradients use the same parameters. So
+# training learns what the features say about people and items, but does not prepare the model for
+# adaptation. After 1,000 rounds, validation does not improve any more. With small cohorts, the
+# server takes more steps for the same number of gradients. The adaptation has one long step.
 SGD_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
     "rounds": 1000,
@@ -171,10 +174,10 @@ SGD_VALUES: Mapping[str, Any] = {
     "adapt_lr": 5.0,
 }
 SGD_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # Negatives would weigh more than the few items that people use again.
+    # With negatives, the few items that people use again would have too little weight.
     "frappe": {"rounds": 600, "validation_share": 0.0, "adapt_lr": 10.0, "adapt_negatives": 0},
 }
-# A step of the optimizer after every 5 tasks, and a smaller one than after 50.
+# The optimizer takes a step after every 5 tasks, so the learning rate is smaller than for 50 tasks.
 CENTRAL_VALUES: Mapping[str, Any] = {**PRIVREC_VALUES, "server_lr": 0.001, "group": 5}
 MAML_VALUES: Mapping[str, Any] = {
     **{key: PRIVREC_VALUES[key] for key in PRIVREC_VALUES if key != "local_epochs"},
@@ -187,8 +190,8 @@ MAML_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": PRIVREC_PRESETS["movielens-1m"],
     "frappe": {**PRIVREC_PRESETS["frappe"], "adapt_lr": 0.3},
 }
-# Every parameter gets noise. So layers are small, cohorts are large, and the clipping bound is so
-# low that it clips nearly every update.
+# Every parameter gets noise. So layers are small and cohorts are large. The clipping bound is low:
+# nearly every update is clipped.
 NOISED_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
     "mechanism": "gaussian",
@@ -207,8 +210,8 @@ NOISED_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"cohort": 500},
     "frappe": {"adapt_epochs": 20, "adapt_negatives": 20, "validation_share": 0.0},
 }
-# An L1 bound is shared by all numbers of an update. So an item is one number, everybody takes part
-# in every one of a few rounds, and nearly all of the bound is spent on the items.
+# All numbers of an update share the L1 bound. So the vector of an item has one number, there are
+# few rounds in which everybody takes part, and item rows use nearly all of the bound.
 LAPLACE_VALUES: Mapping[str, Any] = {
     **NOISED_VALUES,
     "mechanism": "laplace",
@@ -227,10 +230,10 @@ LAPLACE_VALUES: Mapping[str, Any] = {
     "adapt_negatives": 1,
 }
 LAPLACE_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # A person has many items, and each gets little of the bound: the server steps further. Such
-    # steps are far too long for Frappe, where people have few items.
+    # A person has many items, and each item gets little of the bound. So the server's learning rate
+    # is higher. This rate would be far too high for Frappe, where people have few items.
     "movielens-1m": {"cohort": 4349, "server_lr": 500.0},
-    # People use the same apps again, so adaptation is long.
+    # People use the same apps again, so there are many epochs of adaptation.
     "frappe": {
         "cohort": 766,
         "adapt_lr": 0.5,
