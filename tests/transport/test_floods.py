@@ -103,6 +103,7 @@ def test_connections_leave_the_server_files_to_write(
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 200, limit[1]))
     monkeypatch.setattr(links, "_allow_connections", lambda: None)
+    monkeypatch.setattr(links, "HANDSHAKE_SECONDS", 1.0)
     try:
         with linked(tmp_path, 0) as (net, link), ExitStack() as stack:
             ended = 0

@@ -69,6 +69,8 @@ this is read while there is no other reply."""
 _CHUNK = 2**18
 _SPARE_FILES = 100
 """The number of files that the process can open even with the largest number of connections."""
+HANDSHAKE_SECONDS = 10.0
+"""A connection that is not encrypted after this time is ended, so that it leaves its place."""
 _DEAD_SECONDS = 30
 """A connection counts as dead if the other side confirms no bytes for this time."""
 
@@ -147,7 +149,17 @@ def _run(server: uvicorn.Server, office: "_Office", line: socket.socket) -> None
         office.begin(asyncio.get_running_loop())
         await server.serve(sockets=[line])
 
-    asyncio.run(play())
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        runner.run(play())
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose servers wait at most `HANDSHAKE_SECONDS` for TLS; uvicorn waits 60."""
+
+    async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
+        """Return a server with this limit of time."""
+        settings["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
+        return await super().create_server(*args, **settings)
 
 
 class _Server(uvicorn.Server):
