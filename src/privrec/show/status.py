@@ -175,9 +175,10 @@ class Watched:
         """Return the status and the charts as JSON; any error becomes part of the status."""
         with self._lock:
             try:
+                document = self.look().as_json()  # It reads the files that have the charts.
                 nodes = nodes_html(self.federation) if self.federation else ""
                 shown = {"charts": self.files.charts, "nodes": nodes}
-                return json.dumps({**self.look().as_json(), **shown}, allow_nan=False)
+                return json.dumps({**document, **shown}, allow_nan=False)
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"[:300]
                 return json.dumps({**self._damaged(why).as_json(), "charts": "", "nodes": ""})
