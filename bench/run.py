@@ -8,6 +8,7 @@ from pathlib import Path
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from engine import engine
 from federation import exchanges, masking, two_nodes
+from few_people import few_people
 from figures import Figure
 from large import large, ten_times_the_items
 from maml import maml
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "large": large,
     "stage-one": stage_one,
     "cohorts": cohorts,
+    "few-people": few_people,
     "new-items": new_items,
     "private-round": private_round,
     "accounting": accounting,
