@@ -31,8 +31,13 @@ def few_people() -> list[Figure]:
             with tempfile.TemporaryDirectory() as folder:
                 _write_part(Path(folder) / "data", people, seed)
                 for epsilon in EPSILONS:
-                    settings = {"epsilon": epsilon, "seed": seed, "validation_share": 0.0}
-                    run = train("dp-privrec-plus", Path(folder) / "data", **settings)
+                    run = train(
+                        "dp-privrec-plus",
+                        Path(folder) / "data",
+                        epsilon=epsilon,
+                        seed=seed,
+                        validation_share=0.0,
+                    )
                     found = run.evaluate(references=["popularity"])
                     hits.setdefault((people, epsilon), []).append(found.hits[20])
                     reference = found.references["popularity"].hits[20]
