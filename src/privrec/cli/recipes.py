@@ -47,7 +47,7 @@ def recipes(
 
 
 def _summary(name: str) -> dict[str, object]:
-    """Return a recipe's entry in the list; for a broken recipe of another package, its error."""
+    """Return a recipe's entry in the list; if another package's recipe is broken, its error."""
     from privrec.algorithms.recipes import recipe_named
 
     try:
