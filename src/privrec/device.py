@@ -381,8 +381,8 @@ _HEAD = re.compile(
     rb"\(([0-9, ]{0,99})\), \} *\n)",
     re.DOTALL,
 )
-"""The header that `np.save` writes for 32-bit floats. Other headers are refused: numpy would parse
-them as Python code, or take memory before it compares their size with the file."""
+"""The header that `np.save` writes for 32-bit floats. Other headers are refused: numpy would read
+them with Python's parser, or take memory before it looks at the size of the file."""
 
 
 def _array(content: bytes) -> F32:

@@ -60,7 +60,6 @@ def screen_width() -> int:
 
 
 def _show(shown: Any, **how: Any) -> None:
-    """Print to the current stdout, with the width of a line."""
     # Give the height too: otherwise rich uses a width of 80 on a dumb terminal.
     _Console(width=screen_width(), height=24).print(shown, **how)
 

@@ -405,7 +405,6 @@ _SOON = 30
 
 
 def _show_days_left(folder: Path) -> None:
-    """Print a reminder if the server's certificate ends soon."""
     from privrec.protocol.certificates import RENEW, days_left
 
     days = days_left(folder / "server.pem")
@@ -435,7 +434,6 @@ def _go_on(folder: Path) -> str:
 
 
 def _terms_line(terms: "Terms") -> str:
-    """Return a summary of the terms in one line."""
     sums = "secure sums" if terms.secure_sum else "plain sums"
     noise = ""
     if terms.settings.budget.mechanism != "none":
@@ -519,7 +517,6 @@ def _show_agreement(path: Path, terms_path: Path) -> None:
 
 
 def _export(place: Path, model: Path) -> None:
-    """Write the model for devices, and print what was trained."""
     from privrec.runs.api import open_run
     from privrec.runs.run import export_run
 
@@ -531,7 +528,6 @@ def _export(place: Path, model: Path) -> None:
 
 
 def _show_test(report: "EvalReport", json_: bool) -> None:
-    """Print the quality of a model for the people whom a node held out."""
     from privrec.runs.figures import figure_and_arm
 
     if json_:
@@ -546,7 +542,6 @@ def _show_test(report: "EvalReport", json_: bool) -> None:
 
 
 def _show_sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
-    """Print noised sums over held-out people, which may leave their node."""
     if json_:
         print_json({"sums": numbers, "epsilon": epsilon})
         return

@@ -240,7 +240,6 @@ def show_evaluation(evaluation: "Evaluation") -> None:
 
 
 def _print_beyond(evaluation: "Evaluation") -> None:
-    """Print coverage, novelty and similar figures, and the differences to each reference."""
     from privrec.show.report import beyond_table
 
     if (table := beyond_table(evaluation)) is None:

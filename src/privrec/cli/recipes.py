@@ -91,7 +91,6 @@ def _kind(schema: Mapping[str, Any]) -> tuple[str, str | list[str]]:
 
 
 def _explain(name: str, data: str, json_: bool) -> None:
-    """Print each setting of a recipe: its value for the data, type, limits and description."""
     from privrec.algorithms.recipes import configure, recipe_named
 
     recipe = recipe_named(name)

@@ -162,7 +162,6 @@ def _few_items(adapted: EvalReport, unadapted: EvalReport | None) -> FewItems:
 
 
 def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
-    """Return the figures of people grouped by the number of items on their device."""
     return [
         Group(
             least=int(ours.items[who].min()),
@@ -177,7 +176,6 @@ def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
 
 
 def _parts(ours: Tested, references: Mapping[str, Tested], surprise: F64) -> list[Part]:
-    """Return the figures of tested items grouped by popularity in the training data."""
     sizes = np.bincount(parts_of(surprise), minlength=len(PARTS))
     return [
         Part(

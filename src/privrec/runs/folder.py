@@ -467,7 +467,7 @@ class ProgressFile:
         }
 
     def write(self, content: dict[str, object], *, now: bool = False) -> None:
-        """Write the content; without `now` only if the last write is `WRITE_SECONDS` old."""
+        """Write the content; without `now`, not within `WRITE_SECONDS` of the last write."""
         with self._lock:
             time_now = self._clock()
             if not now and self._written is not None and time_now - self._written < WRITE_SECONDS:

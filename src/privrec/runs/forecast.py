@@ -119,7 +119,6 @@ def _process_without(state: ServerState, params: Params) -> int:
 
 
 def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
-    """Return the measurements for all rounds of a phase."""
     before, _ = _timed(lambda: phase.device.prepare(state.params))
     phase.tell(state)
     telling, told = _timed(lambda: phase.tell(state))
@@ -182,9 +181,9 @@ def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
 def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, Any]:
     """Return the seconds of compiling `run`, those of `run(whole)`, the largest count, its result.
 
-    `run` is called with `_TIMES` as many people each time, while that stays short. The seconds of
-    `run(whole)` are extrapolated from the last two samples: their difference gives the seconds per
-    person, and the rest of a round takes the same time for any number of people.
+    While a call is short, the next one has `_TIMES` as many people. The seconds of `run(whole)` are
+    extrapolated from the last two calls: their difference gives the seconds per person, and the
+    rest of a round takes the same time for any number of people.
     """
     count = min(_FEWEST, whole)
     seconds, found = _timed(partial(run, count))

@@ -1,7 +1,7 @@
 """Trains and tests several runs, and computes the curve of Hits@20 against epsilon.
 
-Finished runs in the folder are not trained again. Their noise comes from seeds, so that the figures
-can be repeated; so these runs protect nobody.
+Finished runs in the folder are not trained again. The noise of all runs comes from seeds, so that
+the figures can be repeated. So these runs protect nobody.
 """
 
 import json

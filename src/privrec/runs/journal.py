@@ -198,7 +198,6 @@ def _digest(content: bytes) -> str:
 
 
 def _write_published(path: Path, published: Published) -> str:
-    """Write a noised sum and return the hash of the file."""
     arrays = {f"update {name}": np.asarray(a) for name, a in published.update.items()}
     arrays["clip_norm"] = np.asarray(published.clip_norm, np.float64)
     records.write_arrays(path, arrays, {})

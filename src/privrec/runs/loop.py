@@ -266,9 +266,6 @@ def play_stages(
 ) -> None:
     """Play the remaining rounds that the budget allows; then write `params.safetensors`.
 
-    Without noise, a recipe may keep the state that is best for the validation people, and stop when
-    `patience` later validations are all worse.
-
     If the process is killed, a resumed run plays the rounds since the last checkpoint again. They
     publish the same sums, computed from the same seed or read from disk. Without a `network` the
     cohorts are simulated on this machine.

@@ -66,7 +66,7 @@ from privrec.types import OnProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An open run folder. The data is loaded only when needed, and not to rank for newcomers."""
+    """An open run folder. The data is loaded only when needed; newcomers' lists do not need it."""
 
     folder: records.RunFolder
     config: RunSettings
@@ -180,7 +180,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds played; fewer than requested if the budget or the training ended."""
+        """The number of rounds played; fewer than requested if the training stopped early."""
         return len(self._played)
 
     @property

@@ -93,7 +93,7 @@ def _with_room(low: float, high: float) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Return four to nine round numbers that span the range; fewer if they must be `whole`."""
+    """Return five to ten round numbers that span the range; fewer if they must be `whole`."""
     span = max(high - low, 1e-9)
     step = 10.0 ** len(str(int(span))) if span >= 1 else 1.0
     while span / step < 4:
@@ -118,8 +118,8 @@ _SHAPES = (
     "M0-4.6L4.6 0L0 4.6L-4.6 0z",
     "M0 4.4L4.2-3.2h-8.4z",
 )
-"""The SVG paths of the dots. A name with number n in `_PLACES` has shape n modulo 5 and colour n modulo
-6, so 30 names differ in at least one of them."""
+"""The SVG paths of the dots. Number n in `_PLACES` means shape n modulo 5 and colour n modulo 6, so
+30 names differ in at least one of them."""
 _RECIPES = (
     *("privrec-plus", "dp-privrec-plus", "popularity", "item-knn", "ease", "own-items"),
     *("privrec", "dp-privrec", "dp-privrec-one", "lm-privrec", "fcf", "fedgnn", "dpals", "ncf"),
@@ -394,7 +394,6 @@ def _drawn(frame: _Frame, curve: _Curve, *, steps: bool) -> dict[str, object]:
 
 
 def _bar(frame: _Frame, x: float, ends: tuple[float, float]) -> str:
-    """Return the SVG path of an interval."""
     at, low, high = frame.left(x), frame.top(ends[0]), frame.top(ends[1])
     return f"M{at} {low}V{high}M{at - 4:.1f} {low}h8M{at - 4:.1f} {high}h8"
 

@@ -59,7 +59,7 @@ def _place(epsilon: float) -> float:
 
 
 def _attacker(privacy: Privacy, ledger: PrivacyLedger) -> tuple[str, str] | None:
-    """Return the most belief of an attacker who began with 50 %, and his share of right guesses.
+    """Return the highest belief of an attacker who began with 50 %, and his share of right guesses.
 
     None without a guarantee, or if this ledger's ε is above that of the guarantee.
     """

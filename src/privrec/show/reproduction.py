@@ -21,8 +21,8 @@ _QUICK = (
 )
 _REMEDY = "remove it, or make it again"
 _CURVES = 9
-"""The most curves that readers can tell apart. With more rows, a chart has only the paper's rows and
-our main ones."""
+"""The most curves that readers can tell apart. With more rows, a chart has only the rows that the
+paper has, and our main ones."""
 _KINDS = {**SYSTEMS, **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"}}
 """The recipe of a row, which decides its colour. The paper's curve has the same colour, dashed."""
 

@@ -32,8 +32,8 @@ _CONNECTIONS = 256
 _LONGEST = 8192
 """The most bytes of a request's head."""
 _NICE = 10
-"""How much `nice` lowers the priority. Beside a training on every core, this process gets a tenth of
-a core. With 19 it would get a seventieth, and the first epsilon would take a minute."""
+"""How much `nice` lowers the priority. Beside a training on every core, this process gets a tenth
+of a core. With 19 it would get a seventieth, and the first epsilon would take a minute."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -94,7 +94,7 @@ def server_of(site: Site, line: socket.socket) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that does not raise Ctrl-C again at its end, as uvicorn does.
+    """A server that, unlike uvicorn's, does not raise Ctrl-C again at its end.
 
     A second Ctrl-C would end the command at once (`cli.entry`).
     """

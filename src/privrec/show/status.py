@@ -444,7 +444,7 @@ def _seconds_left(progress: Progress, pace: float | None) -> float | None:
 
 
 def _is_figure(value: object) -> bool:
-    """Return whether a value is a number that can be drawn; larger ones overflow."""
+    """Return whether a value is a number that can be drawn; numbers above 1e300 may overflow."""
     return isinstance(value, int | float) and abs(value) < 1e300
 
 

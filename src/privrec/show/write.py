@@ -61,7 +61,6 @@ def write_attacks(folder: RunFolder) -> None:
 
 
 def _write_pages(run: Run, place: Path) -> None:
-    """Write the report to `place`, and the page of the privacy guarantee."""
     folder, settings = run.folder, run.config.model_dump()
     data = data_title(run.catalogue.name, run.config.data)
     title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
