@@ -1,4 +1,4 @@
-"""privrec: a recommender that learns from bounded, noised sums over people's devices."""
+"""privrec: a federated recommender with user-level differential privacy."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -87,12 +87,12 @@ prepare()
 
 
 def __dir__() -> list[str]:
-    """Return the public names, also those that were not used yet."""
+    """Return all public names, including those not imported yet."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, so that `import privrec` does not import JAX."""
+    """Return a public object; it is imported now, so that `import privrec` needs no JAX."""
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'privrec' has no attribute {name!r}")

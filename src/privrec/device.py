@@ -1,6 +1,6 @@
-"""What is on a phone: a released model, one person's own data, and her ranking.
+"""The part for phones: reads a released model and ranks items for one person by her own data.
 
-A model of PrivRec+ needs only numpy here. Other models adapt by gradient steps and need JAX.
+A model of PrivRec+ needs only numpy here; other models need JAX.
 """
 
 import email.utils
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 _ROOM = 2**24
 _GROWTH = 20
-"""An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes: a limit against
-malicious archives. Chosen by hand; exports stay below it."""
+"""An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes. Malicious archives
+exceed this limit; exports stay below it. Chosen by hand."""
 _MOST_TEXT = 2**26
-"""The most bytes of a JSON file in an export: Python takes up to 20 times as much to read it. It is
-enough for some 800,000 items. Chosen by hand."""
+"""The most bytes of a JSON file in an export, because Python needs up to 20 times as much memory to
+read it. This is enough for about 800,000 items. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Recommendation:
     """One recommended item.
 
     `score` orders the items of one person and has no unit. `better_than` is the share of the other
-    items she has not rated that score less: 1 is the best of all.
+    items that score lower, among items that she has not rated; the best item has 1.
     """
 
     item: str
@@ -78,7 +78,7 @@ class Recommendation:
 
 
 class Recommendations(list[Recommendation]):
-    """A list of recommendations, best first, that can also be had as a frame."""
+    """A list of recommendations, best first, which can be converted to a frame."""
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns rank (from 1), item, title, score and better_than."""
@@ -87,14 +87,14 @@ class Recommendations(list[Recommendation]):
         return {"rank": [*range(1, len(self) + 1)], **columns}
 
     def frame(self) -> "Frame":
-        """Return them as a frame of polars, with the same columns."""
-        # A phone has numpy alone, so polars is imported by whoever wants a frame.
+        """Return a polars frame with these columns."""
+        # Imported here, because a phone may not have polars.
         from privrec.data.frames import new_frame
 
         return new_frame(self.columns(), (int, str, str, float, float))
 
     def to_pandas(self) -> Any:
-        """Return them as a frame of pandas, which must be installed."""
+        """Return a pandas frame with these columns; pandas must be installed."""
         try:
             pandas = importlib.import_module("pandas")
         except ImportError as error:
@@ -110,7 +110,7 @@ class Recommendations(list[Recommendation]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One person's device: it has her data, adapts the model to it, and sends nothing."""
+    """One person's device: it adapts the model to her data and ranks items; it sends nothing."""
 
     catalogue: Catalogue
     scorer: Scorer
@@ -124,7 +124,7 @@ class Device:
         return f"Device({short(self.catalogue.name)!r}: {about})"
 
     def recommend(self, top: int = 10) -> Recommendations:
-        """Return the `top` items she has not rated, best first."""
+        """Return the `top` items among those that she has not rated, best first."""
         check_kind("top", top, (int, np.integer), "a whole number")
         if top < 1:
             raise SettingsError(f"`top` must be >= 1; got {top}")
@@ -144,7 +144,7 @@ class Device:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _scores(self) -> F64:
-        """Return the scores of all items; raise if they are not numbers."""
+        """Return the scores of all items, (n_items,); raise if one is not finite."""
         try:
             scores = np.array(next(iter(self.scorer(self.data, self.moment)))[0], np.float64)
         except np.linalg.LinAlgError:
@@ -157,7 +157,7 @@ class Device:
 
 
 def _share_below(scores: F64, score: float) -> float:
-    """Return the share of the other items that score less, among those that may be recommended.
+    """Return the share of the other items that score lower; items with score -inf do not count.
 
     >>> _share_below(np.array([0.9, 0.5, 0.5, 0.1, -np.inf]), 0.5)
     0.3333333333333333
@@ -176,9 +176,10 @@ def new_device(
     dislikes: Sequence[str | int] = (),
     features: Mapping[str, object] | None = None,
 ) -> Device:
-    """Return the device of a newcomer who has no id in the system.
+    """Return the device of a newcomer: a person who is not in the run's data.
 
-    Items are given by id or title, features (of the user or of the context) by name.
+    `likes` and `dislikes` are ids or titles of items. `features` has values of user and context
+    features by name.
     """
     likes, dislikes = _named("likes", likes), _named("dislikes", dislikes)
     check_kind("features", features or {}, Mapping, "a mapping from names to values")
@@ -211,7 +212,7 @@ def new_device(
 
 
 def _named(what: str, items: object) -> list[str]:
-    """Return the ids or titles of items; ids that are whole numbers may be given as such."""
+    """Return ids or titles of items as text; an id may be given as a whole number."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise SettingsError(f"`{what}` must be a list of items; got {got(items)}")
     names = list(items)
@@ -221,7 +222,7 @@ def _named(what: str, items: object) -> list[str]:
 
 
 def find_item(catalogue: Catalogue, name: str) -> int:
-    """Return the position of the item with this title or id; case does not matter for titles."""
+    """Return the position of the item with this id or title; a title's case does not matter."""
     ids, titles = catalogue.item_ids, catalogue.titles
     if name in ids:
         return ids.index(name)
@@ -237,7 +238,7 @@ def find_item(catalogue: Catalogue, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """A released model: its parameters, the catalogue, the run's settings, and what it promises."""
+    """A released model: its parameters, catalogue, settings and privacy guarantee."""
 
     params: Mapping[str, Any]
     catalogue: Catalogue
@@ -259,7 +260,7 @@ class Model:
         dislikes: Sequence[str | int] = (),
         features: Mapping[str, object] | None = None,
     ) -> Device:
-        """Return a newcomer's device, with this model and her own data on it."""
+        """Return a newcomer's device, with this model and her data."""
         return new_device(
             self.catalogue, self._scorer(), likes=likes, dislikes=dislikes, features=features
         )
@@ -267,7 +268,7 @@ class Model:
     def recommend_many(
         self, likes: Mapping[str, Sequence[str]], top: int = 20
     ) -> dict[str, Recommendations]:
-        """Return a list for each of some newcomers, by their names, from the items they like."""
+        """Return the lists of newcomers by name, from the items that each of them likes."""
         check_kind("likes", likes, Mapping, "lists of items by the names of people")
         scorer = self._scorer()
         return {
@@ -282,7 +283,7 @@ class Model:
             check_tower(self.params, layout)
             score, recency = row_scorer(self.params, layout), recency_of(self.params)
             return TableScorer(table=lambda people: score(dense_rows(people, layout, recency)))
-        # By its name: nothing here depends on what trains, because a phone has numpy alone.
+        # Imported by name, because a phone may lack the libraries that training code imports.
         recipes = importlib.import_module("privrec.algorithms.recipes")
         plan = recipes.plan_on_device(recipes.settings_of(self.settings), self.catalogue)
         scorer: Scorer = plan.ranker(self.params)
@@ -300,7 +301,7 @@ def open_model(path: str | Path) -> Model:
 
 
 def read_model(file: IO[bytes], where: str) -> Model:
-    """Return the model in an open export; `where` names it in an error."""
+    """Return the model in an open export; `where` is the name of the export in errors."""
     try:
         members = _members(file)
         about = json.loads(members["model.json"])
@@ -324,10 +325,11 @@ def read_model(file: IO[bytes], where: str) -> Model:
 
 
 def refresh(address: str, path: str | Path, *, authority: str | Path | None = None) -> bool:
-    """Fetch a newer model from a web address to `path`, if there is one; return whether there was.
+    """Return whether the web address had a newer model, which then has replaced the file `path`.
 
-    The request says when the present file was made, and nothing about the person. The present file
-    is replaced only by a whole model. `authority` is the certificate of the server's own authority.
+    The request has the time of the present file and nothing about the person. The file is replaced
+    only by a model that can rank. `authority` is a certificate file, for a server whose certificate
+    is not from a public authority.
     """
     check_kind("address", address, str, "a web address")
     check_kind("path", path, (str, os.PathLike), "a file")
@@ -368,19 +370,19 @@ def refresh(address: str, path: str | Path, *, authority: str | Path | None = No
 
 
 _LARGEST = 2**29
-"""The most bytes of a model that is fetched. Chosen by hand."""
+"""The most bytes of a fetched model. Chosen by hand."""
 _WRONG = (
     *(zipfile.BadZipFile, zlib.error, LookupError, ValueError, TypeError),
     *(ArithmeticError, EOFError, RuntimeError, MemoryError),
 )
-"""The exceptions that a file that is not an export can raise."""
+"""The exceptions of reading a file that is not an export."""
 _HEAD = re.compile(
     rb"\x93NUMPY\x01\x00(..)(\{'descr': '<f4', 'fortran_order': False, 'shape': "
     rb"\(([0-9, ]{0,99})\), \} *\n)",
     re.DOTALL,
 )
-"""How `np.save` begins an array of 32-bit numbers. Nothing else is read: numpy has other forms, for
-which it calls a parser of Python, or takes memory before it looks at the size of the file."""
+"""The header that `np.save` writes for 32-bit floats. Other headers are refused: numpy would read
+them with Python's parser, or take memory before it looks at the size of the file."""
 
 
 def _array(content: bytes) -> F32:
@@ -401,7 +403,7 @@ def _members(file: IO[bytes]) -> dict[str, bytes]:
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             name = member.filename
-            # Other compression methods unpack a whole block at once, of any size.
+            # Other methods unpack a whole block at once, however large it is.
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{name} is compressed in another way")
             if name in members:

@@ -1,4 +1,4 @@
-"""The errors that privrec raises, and a helper for their messages."""
+"""The errors that privrec raises, and functions that check values and write messages."""
 
 import difflib
 import importlib.util
@@ -15,8 +15,8 @@ Option = TypeVar("Option", bound=str)
 class PrivrecError(Exception):
     """An error that the user can correct.
 
-    The command line prints the message as one line and ends with exit code 2. A message that
-    quotes a long text is cut.
+    The command line prints the message as one line and ends with exit code 2. Long messages are
+    cut.
     """
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ def _cut(text: str) -> str:
 
 
 class DataError(PrivrecError):
-    """A file or a value of a data set is not what it must be."""
+    """A file or a value of a data set is invalid."""
 
 
 class SettingsError(PrivrecError):
@@ -42,23 +42,23 @@ class SettingsError(PrivrecError):
 
 
 class ScorerError(PrivrecError):
-    """A recommender of the user's own raised, or returned what cannot be ranked."""
+    """A recommender raised an error, or returned scores that cannot be ranked."""
 
 
 class RunFolderError(PrivrecError):
-    """A run folder is missing, incomplete, in the way, or of another version."""
+    """A run folder or model file is missing, damaged, of another version, or in the way."""
 
 
 class WireError(PrivrecError):
-    """Bytes that came over the wire are no message of privrec."""
+    """Bytes from the network are not a valid message."""
 
 
 class FederationError(PrivrecError):
-    """A federation cannot start or go on: a key, a certificate, too few nodes, a broken rule."""
+    """A federation cannot start or go on, for example because of a key or too few nodes."""
 
 
 def got(value: object) -> str:
-    """Return a value of the wrong kind as an error shows it, in a few words.
+    """Return the text by which an error message names a refused value, in a few words.
 
     >>> got(1.5), got("four"), got([1, 2]), got({})
     ('1.5', "'four'", '[1, 2]', 'a dict')
@@ -71,7 +71,7 @@ def got(value: object) -> str:
 
 
 def check_kind(name: str, value: object, kind: type | tuple[type, ...], must: str) -> None:
-    """Raise unless the value is of this kind; a truth value is not a number.
+    """Raise unless the value has one of these types; a truth value does not pass as a number.
 
     >>> check_kind("top", "ten", int, "a whole number")
     Traceback (most recent call last):
@@ -91,7 +91,7 @@ _SIGNS = {
 
 
 def first_fault(error: "ValidationError") -> str:
-    """Return the first fault that pydantic found, as privrec says it: `key` must be …; got …."""
+    """Return the first fault that pydantic found, in the form "`key` must be …; got …"."""
     fault = error.errors()[0]
     if not fault["loc"]:
         return fault["msg"].removeprefix("Value error, ")
@@ -112,13 +112,13 @@ _EXTRAS = {
     "jax_privacy": ("jax-privacy", "attack"),
     "sklearn": ("scikit-learn", "attack"),
 }
-"""The modules that not everybody has: the name of each library, and the extra that installs it."""
+"""Optional modules: the library of each, and the extra of privrec that installs it."""
 
 
 def check_extra(module: str, what: str) -> None:
-    """Raise unless a module of an extra is installed; `what` needs it.
+    """Raise unless the optional module that `what` needs is installed.
 
-    Call it before the work begins, and not when hours later the module is imported.
+    Call this before long work, because the module itself is imported later.
     """
     library, extra = _EXTRAS[module]
     if importlib.util.find_spec(module) is None:
@@ -142,7 +142,7 @@ def nearest(name: str, options: Iterable[str], before: str = "") -> str:
 
 
 def one_of(name: str, value: object, options: Sequence[Option]) -> Option:
-    """Return the option that was given by its name, or raise with the nearest one.
+    """Return the option that equals `value`; if there is none, raise and suggest the nearest.
 
     >>> one_of("protocol", "files", ("halves", "files"))
     'files'
@@ -158,7 +158,7 @@ def one_of(name: str, value: object, options: Sequence[Option]) -> Option:
 
 
 def by_likeness(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options, those that look most like `name` first.
+    """Return the options, the one most similar to `name` first.
 
     >>> by_likeness("privrec-plus", ["lm-privrec", "dp-privrec-plus"])
     ['dp-privrec-plus', 'lm-privrec']
@@ -167,4 +167,4 @@ def by_likeness(name: str, options: Iterable[str]) -> list[str]:
 
 
 class PrivacyWarning(UserWarning):
-    """A guarantee holds but is weak, or its noise hides all; the command line prints one line."""
+    """A warning: δ is large, the people are too few for the noise, or a model may reveal data."""

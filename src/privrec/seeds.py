@@ -1,9 +1,9 @@
 """The random numbers of a run, derived from (seed, round, purpose), and secret choices.
 
 There are three seeded kinds: numpy generators for the server, JAX keys for compiled code, and
-per-client words for a device. The words depend also on the client and a position, so a client
-gets the same numbers in any cohort, in any order and on any machine. `secret_choice` and
-`secret_coins` use no seed; they draw the cohorts of runs with secure noise.
+64-bit words for a device. A word also depends on the client and a position, so a client gets the
+same words in any cohort, in any order and on any machine. `secret_choice` and `secret_coins` use no
+seed; they draw the cohorts of runs with secure noise.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def _digest(seed: int, round_index: int, purpose: str) -> bytes:
 
 
 def rng(seed: int, round_index: int, purpose: str) -> np.random.Generator:
-    """Return the numpy generator of this purpose in this round.
+    """Return the numpy generator for a purpose in a round.
 
     >>> int(rng(0, 3, "cohort").integers(1000)) == int(rng(0, 3, "cohort").integers(1000))
     True
@@ -36,7 +36,7 @@ def rng(seed: int, round_index: int, purpose: str) -> np.random.Generator:
 
 
 def key(seed: int, round_index: int, purpose: str) -> "jax.Array":
-    """Return the JAX key of this purpose in this round."""
+    """Return the JAX key for a purpose in a round."""
     import jax  # Imported here because a phone draws its words without JAX.
 
     return jax.random.key(int.from_bytes(_digest(seed, round_index, purpose)[:4]))
@@ -49,9 +49,9 @@ def client_words(
     client: npt.NDArray[np.integer],
     position: npt.NDArray[np.integer],
 ) -> Words:
-    """Return one uniform 64-bit word for each (client, position) pair; the two broadcast.
+    """Return one uniform 64-bit word for each (client, position) pair; the arrays broadcast.
 
-    The mixing is SplitMix64's finaliser (Steele, Lea and Flood 2014), once for each part.
+    SplitMix64's finaliser (Steele, Lea and Flood 2014) mixes in the client, then the position.
     """
     start = np.uint64(int.from_bytes(_digest(seed, round_index, purpose)[:8]))
     with np.errstate(over="ignore"):
@@ -68,14 +68,14 @@ def _mix(word: Words) -> Words:
 
 
 def secret_choice(count: int, size: int) -> npt.NDArray[np.int64]:
-    """Return `size` different numbers below `count`, uniformly, from the operating system."""
+    """Return `size` distinct uniform integers below `count`, from the operating system."""
     return np.array(secrets.SystemRandom().sample(range(count), size), np.int64)
 
 
 def secret_coins(count: int, share: float) -> npt.NDArray[np.int64]:
-    """Return which of `count` coins show heads; each does so independently with this probability.
+    """Return the indices of heads among `count` independent coins, each heads with `share`.
 
-    The random numbers are the operating system's. The probability is exact to 2^-53.
+    The random bits come from the operating system. The probability is exact to 2^-53.
     """
     words = np.frombuffer(secrets.token_bytes(8 * count), np.uint64)
     return np.flatnonzero((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share)

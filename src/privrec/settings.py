@@ -1,6 +1,6 @@
-"""What shapes a run: settings that every run has, and how settings are read, checked and written.
+"""The settings that every run has, and functions that read, check and write settings.
 
-Each algorithm adds its own settings beside its code, as a subclass of `RunSettings`.
+The settings of an algorithm are a subclass of `RunSettings`, in the algorithm's package.
 """
 
 import tomllib
@@ -17,18 +17,18 @@ from privrec.toml import toml_value
 from privrec.types import Candidates, Halving, MechanismName, NoiseKind, ProtocolName
 
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-"""Limited, because products of larger numbers are infinite in 32 bits."""
+"""At most 1e6, because products of larger weights can overflow 32-bit floats."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
 Few = Annotated[int, Field(ge=0, le=1000)]
-"""Limited, because a model of somebody else must not keep a phone busy without end."""
+"""At most 1000, so that a model from someone else cannot keep a phone busy for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a run spends on privacy. The defaults are those of a run without noise."""
+    """The privacy budget of a run and its noise. The defaults are those of a run without noise."""
 
     mechanism: MechanismName = "none"
     epsilon: float | None = None
@@ -40,22 +40,22 @@ class Budget:
 
     @property
     def draws_in_secret(self) -> bool:
-        """Whether noise and cohorts come from a generator that nobody can repeat."""
+        """Whether the operating system draws noise and cohorts, so that no seed repeats them."""
         return self.mechanism != "none" and self.noise == "secure"
 
     @property
     def shows_raw_figures(self) -> bool:
-        """Whether losses, counts and timings of a run are written to the run folder."""
+        """Whether the run folder gets losses, counts and timings, which have no noise."""
         return self.diagnostics or not self.draws_in_secret
 
 
 class RunSettings(BaseModel):
-    """The settings that every run has."""
+    """Settings of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     retired: ClassVar[frozenset[str]] = frozenset()
-    """Keys of earlier versions that had no effect: a run folder may have them."""
+    """Keys of earlier versions that had no effect. They are ignored: old run folders have them."""
 
     recipe: str
     """The name of the recipe."""
@@ -86,16 +86,16 @@ class RunSettings(BaseModel):
 
     @property
     def budget(self) -> Budget:
-        """What the run spends on privacy: nothing, unless its settings have noise."""
+        """The privacy budget and the noise; by default, a run has no noise."""
         return Budget()
 
     def validates_after(self, played: int, rounds: int) -> bool:
-        """Return whether the validation people are looked at after `played` of `rounds` rounds."""
+        """Return whether to test on validation people after `played` of `rounds` rounds."""
         return False
 
     @property
     def worse_looks(self) -> int:
-        """How many looks that are worse than the best one end the training; 0 keeps no best."""
+        """Training ends after this many validations worse than the best; 0 keeps no best state."""
         return 0
 
 
@@ -103,7 +103,7 @@ Settings = TypeVar("Settings", bound=RunSettings)
 
 
 def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Return checked settings of a recipe; the first fault is raised as one line."""
+    """Return the checked settings of a recipe; raise the first fault as one line."""
     values = {key: value for key, value in values.items() if key not in kind.retired}
     for key, value in values.items():
         if key not in kind.model_fields:
@@ -122,7 +122,7 @@ def make_settings(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
 
 
 def _has_text(value: object) -> bool:
-    """Return whether a value is text or a list with some: it is never read as a number."""
+    """Return whether a value is or contains text, which pydantic would convert to a number."""
     return isinstance(value, str) or (
         isinstance(value, list | tuple) and any(isinstance(part, str) for part in value)
     )
@@ -144,7 +144,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the settings of `key=value` pairs; a value is TOML where it can be, else text.
+    """Return the settings in `key=value` pairs; a value that is not valid TOML is text.
 
     >>> parse_overrides(["rounds=20", "hidden=[32, 16]", "activation=tanh"])
     {'rounds': 20, 'hidden': [32, 16], 'activation': 'tanh'}
@@ -162,7 +162,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def to_toml(config: RunSettings, *, header: Mapping[str, Any]) -> str:
-    """Return the settings as TOML, with `header` before them."""
+    """Return `header` and then the settings, as TOML."""
     return "".join(
         f"{key} = {toml_value(value)}\n"
         for key, value in {**header, **config.model_dump(exclude_none=True)}.items()

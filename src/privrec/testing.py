@@ -1,11 +1,11 @@
-"""The tests that every recipe must pass, ours and those of other packages.
+"""The tests that every recipe must pass, also recipes of other packages.
 
     from privrec.testing import RecipeContract
 
     class TestMine(RecipeContract):
         recipe = "mine"  # a name of the table, or a `Recipe`
 
-pytest finds the tests of such a class. docs/extending.md says what they demand.
+pytest finds the tests of such a class. docs/extending.md explains them.
 """
 
 import json
@@ -122,25 +122,25 @@ LEARNING: dict[str, object] = {
 
 
 def own(recipe: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """Return those of the values for which the recipe has a key."""
+    """Return the values whose keys are settings of the recipe."""
     keys = recipe_named(recipe).settings.model_fields
     return {key: value for key, value in values.items() if key in keys}
 
 
 def small(recipe: str, **more: Any) -> dict[str, Any]:
-    """Return settings under which any recipe trains in a moment; noise, where it has any, is tiny.
+    """Return settings with which any recipe trains fast.
 
-    A recipe that has no noise by default keeps none.
+    The noise is tiny. A recipe without noise by default has none here either.
     """
     usual = recipe_named(recipe).values
     values = {**SMALL, **(NOISED if usual.get("mechanism") else {}), **more}
     if usual.get("history") == "subspace":
-        values["rounds"] = 0  # Training on top needs a tower, and one round has not found it.
+        values["rounds"] = 0  # Later rounds need the finished subspace, not one round of it.
     return own(recipe, values)
 
 
 def noised(recipe: str, **more: Any) -> dict[str, Any]:
-    """Return the same with noise on every sum; nothing for a recipe that can have none."""
+    """Return settings as `small`, with noise on every sum; {} if the recipe cannot have noise."""
     known = recipe_named(recipe)
     if "mechanism" not in known.settings.model_fields:
         return {}
@@ -152,7 +152,7 @@ def noised(recipe: str, **more: Any) -> dict[str, Any]:
 
 
 class Place(NamedTuple):
-    """A phase of a recipe, the state that it begins with, and what is told then."""
+    """A phase of a recipe, its first state, and the arrays that devices get in that state."""
 
     phase: Phase
     state: ServerState
@@ -160,9 +160,9 @@ class Place(NamedTuple):
 
 
 def phases_of(prepared: Plan) -> Iterator[Place]:
-    """Yield the phases of a run, each after one round of what comes before it.
+    """Yield the phases of a run, after one round of each earlier stage.
 
-    A recipe that is trained in one place has none.
+    A recipe that is trained on all data in one place has no phases.
     """
     params = None
     for stage in prepared.stages():
@@ -187,34 +187,34 @@ def _people() -> Federation:
 
 @cache
 def _phases(recipe: str, settings: str) -> tuple[Place, ...]:
-    """Return the phases of a recipe; the settings are JSON, so that they can be remembered."""
+    """Return the phases of a recipe; `settings` is JSON, because `cache` cannot hash a mapping."""
     return tuple(phases_of(prepare(configure(recipe, DATA, json.loads(settings)), _people())))
 
 
 @cache
 def _run(recipe: str, settings: str) -> Run:
-    """Return a finished run, the same for all tests."""
+    """Return a finished run, which all tests share."""
     return loop.train(recipe, _people(), **json.loads(settings))
 
 
 def _device_scales(phase: Phase) -> bool:
-    """Return whether devices scale their contribution to the bound themselves."""
+    """Return whether a device scales its contribution to length 1; the kernel needs no bound."""
     is_noised = phase.release.mechanism != "none"
     return phase.name in ("popularity", "moments", *(["subspace"] if is_noised else []))
 
 
 def sums(found: Any) -> dict[str, F64]:
-    """Return a cohort's sums by name."""
+    """Return a cohort's sums by name, in 64 bits."""
     return {name: np.asarray(leaf, np.float64) for name, leaf in found.update.items()}
 
 
 def expected_cohort(place: Place, data: Federation) -> Cohort:
-    """Return a cohort of the phase's people."""
+    """Return a cohort: the first `PEOPLE` people of the phase."""
     return Cohort(place.phase.population[:PEOPLE], data.take)
 
 
 def arrays_of(clients: Clients) -> dict[str, Leaf]:
-    """Return a copy of all that the clients have."""
+    """Return copies of all arrays of the clients, by name."""
     bags = {**clients.features, **clients.context}
     names = ("item", "value", "liked", "time", "offsets", "ids")
     found = {name: np.array(getattr(clients, name)) for name in names}
@@ -232,7 +232,7 @@ HOSTILE = (
 
 
 def hostile(person: Clients, kind: str, n_items: int) -> Clients:
-    """Return the one client with data that nobody honest has."""
+    """Return the client with hostile data of this kind, one of `HOSTILE`."""
     if kind != "of no numbers":
         return odd_people(person, np.arange(n_items))[kind]
     features = {
@@ -248,7 +248,7 @@ def with_garbage(data: Federation, people: IntArray) -> Federation:
 
 
 def _spoilt(data: Federation, ids: IntArray, positions: IntArray) -> Clients:
-    """Return the data of some people, where those with these ids have garbage."""
+    """Return the data of the people at `positions`; those with one of these ids have garbage."""
     clients = data.take(positions)
     spoilt = np.isin(clients.ids, ids)
     lines = spoilt[clients.owner]
@@ -265,10 +265,9 @@ def _spoilt(data: Federation, ids: IntArray, positions: IntArray) -> Clients:
 
 
 def toy(lines: list[tuple[int, int, float]], *, n_items: int, side: bool = False) -> Federation:
-    """Return a population so small that the right answer is plain.
+    """Return a population from lines (person, item, stars); more than 3 stars are a like.
 
-    A line is (person, item, stars); more than 3 stars are a like. `side`: whether a person is even
-    or odd, as a feature.
+    With `side`, people have a feature: whether their number is even or odd.
     """
     people = sorted({person for person, _, _ in lines})
     return to_federation(
@@ -288,9 +287,9 @@ def toy(lines: list[tuple[int, int, float]], *, n_items: int, side: bool = False
 
 
 def checkerboard(*, side: bool = False) -> Federation:
-    """120 people: even ones like 14 of the 20 even items, odd ones 14 of the 20 odd ones.
+    """Return 120 people; each likes 14 of the 20 items that are even or odd like the person.
 
-    With `side` it is also a feature of theirs who they are.
+    `side` is as in `toy`.
     """
     draw = np.random.default_rng(0)
     lines = [
@@ -305,7 +304,7 @@ def checkerboard(*, side: bool = False) -> Federation:
 
 
 class _Stopped(BaseException):
-    """The end of the process, in a test."""
+    """Raised by a test to stop a training, as a kill would."""
 
 
 def _stop_after_one_round(what: str, done: int, total: int) -> None:
@@ -315,7 +314,7 @@ def _stop_after_one_round(what: str, done: int, total: int) -> None:
 
 @dataclass
 class _Watched:
-    """A population that remembers who was asked for."""
+    """A population that records whose data is read."""
 
     data: Federation
     asked: list[IntArray]
@@ -326,11 +325,11 @@ class _Watched:
 
 
 class RecipeContract:
-    """What every recipe must hold. A class of your tests that inherits from it tests yours.
+    """The tests of a recipe. To test your own recipe, inherit from this class.
 
-    `recipe` is a name that `privrec recipes` lists, or a `Recipe`. `settings` are small values of
-    its own keys, so that it trains in a moment; `learning` are values with which it learns from 120
-    people in a moment. A recipe that ranks the same for everybody has `same_for_all = True`.
+    `recipe` is a name that `privrec recipes` lists, or a `Recipe`. `settings` has values of its
+    keys with which it trains fast. `learning` has values with which it learns from 120 people. If
+    the recipe ranks the same for everybody, set `same_for_all = True`.
     """
 
     recipe: str | Recipe
@@ -339,13 +338,13 @@ class RecipeContract:
     same_for_all: bool = False
 
     def teardown_method(self) -> None:
-        """Take a recipe out of the table that was there for one test."""
+        """Remove your own recipe from the table of recipes after a test."""
         if not isinstance(self.recipe, str):
             RECIPES.pop(self._name, None)
 
     @property
     def _name(self) -> str:
-        """The recipe's name in the table."""
+        """The recipe's name in the table of recipes; your own recipe is added to the table."""
         if isinstance(self.recipe, str):
             return self.recipe
         name = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -367,15 +366,15 @@ class RecipeContract:
         return _phases(self._name, json.dumps(self._noised))
 
     def test_what_runs_a_cohort_gives_what_one_by_one_gives(self) -> None:
-        """The kernel is Σ bound(contribute); and neither changes what it is given.
+        """The kernel returns Σ bound(contribute), and does not change its arguments.
 
-        In a later round, too, and under another bound than the first.
+        This also holds in a later round with a smaller bound.
         """
         for place, (number, tighter) in product(self._phases(), [(0, 1.0), (3, 0.3)]):
             phase, cohort = place.phase, expected_cohort(place, _people())
             bound = tighter * place.state.clip_norm
             if bound < 1 and phase.aggregator.clip_quantile is None and _device_scales(phase):
-                bound = place.state.clip_norm  # The bound of a sum of its own length is fixed.
+                bound = place.state.clip_norm  # Such a kernel ignores a smaller bound.
             before = {name: np.array(leaf) for name, leaf in place.told.items()}
             slow = one_by_one(phase, place.told, cohort, number, bound)
             fast = fastest(phase, place.told, cohort, number, bound)
@@ -390,7 +389,7 @@ class RecipeContract:
                 np.testing.assert_array_equal(np.asarray(place.told[name]), leaf)
 
     def test_a_device_changes_nothing_that_it_is_given(self) -> None:
-        """And the same told, person and round give the same again."""
+        """`contribute` returns the same bytes again, and changes none of the person's arrays."""
         for place in self._phases():
             person = _people().take(place.phase.population[:1])
             before = arrays_of(person)
@@ -400,7 +399,7 @@ class RecipeContract:
             assert to_bytes(first) == to_bytes(again)
 
     def test_the_order_of_a_cohort_does_not_matter(self) -> None:
-        """A sum is the same whoever is asked first."""
+        """A cohort in reverse order gives the same sums."""
         for place in self._phases():
             people, bound = expected_cohort(place, _people()).people, place.state.clip_norm
             here, there = (
@@ -412,7 +411,7 @@ class RecipeContract:
                 np.testing.assert_allclose(there[name], array, rtol=1e-4, atol=1e-6 * size)
 
     def test_nobody_adds_up_to_zero(self) -> None:
-        """Poisson sampling may draw nobody; the sum has the usual names and shapes all the same."""
+        """Poisson sampling may draw nobody: then all sums are zeros of the usual shapes."""
         for place in self._phases():
             none = Cohort(place.phase.population[:0], _people().take)
             bound = place.state.clip_norm
@@ -424,7 +423,7 @@ class RecipeContract:
                 assert not any(array.any() for array in empty.values())
 
     def test_a_hostile_person_moves_a_noised_sum_by_no_more_than_the_bound(self) -> None:
-        """Whatever is on her device. A recipe that can have no noise is central, and says so."""
+        """This holds for all kinds of `HOSTILE` data. Without noise, a recipe must be central."""
         if not self._noised:
             assert recipe_named(self._name).server_sees == "everything"
             return
@@ -432,7 +431,7 @@ class RecipeContract:
             _check_hostile(place, kind)
 
     def test_under_laplace_noise_nobody_adds_more_than_the_l1_bound(self) -> None:
-        """Also a recipe whose own noise is another; one that cannot have it says so."""
+        """Also for recipes with Gaussian noise by default; others must refuse Laplace noise."""
         if not self._noised:
             return
         settings = {**self._noised, "mechanism": "laplace"}
@@ -451,7 +450,7 @@ class RecipeContract:
                 assert sum(np.abs(leaf).sum() for leaf in total.values()) <= 0.01 * (1 + 1e-4)
 
     def test_what_goes_over_the_wire_comes_back(self) -> None:
-        """Bytes give the same message again; cut or other bytes are refused."""
+        """A message survives the conversion to bytes; cut or unexpected bytes are refused."""
         for place in self._phases():
             for name, leaf in told_from_bytes(told_to_bytes(place.told)).items():
                 np.testing.assert_array_equal(leaf, np.asarray(place.told[name]))
@@ -465,7 +464,7 @@ class RecipeContract:
             assert _is_refused(content, {**usual, "one more": ("dense", (1,))})
 
     def test_only_devices_see_data(self) -> None:
-        """What the server does reads nobody's data, and a device reads its own person's alone."""
+        """The server's half reads nobody's data, and a device reads only its own person's data."""
         data = _people()
         watched = _Watched(data, [])
         population = replace(data, take=watched.take)
@@ -483,9 +482,9 @@ class RecipeContract:
             assert not watched.asked
 
     def test_what_is_published_has_the_noise_that_is_counted(self) -> None:
-        """Noise of ones moves every number of a sum by the scale in the ledger."""
+        """If all random numbers are 1, each number of a sum grows by the scale in the ledger."""
         if not self._noised:
-            return  # It is central, and publishes no sum.
+            return  # A central recipe publishes no sum.
         for phase, state, told in self._noised_phases():
             assert type(phase.aggregator) is Aggregator
             cohort = Cohort(phase.population[:4], _people().take)
@@ -498,7 +497,7 @@ class RecipeContract:
                 np.testing.assert_allclose(moved, scale, rtol=0.01, atol=1e-6)
 
     def test_garbage_in_the_test_peoples_data_changes_nothing(self, tmp_path: Path) -> None:
-        """No parameter learns from the people on whom it is tested."""
+        """The parameters do not depend on the data of the test people."""
         run = _run(self._name, json.dumps(self._small))
         test = prepare(configure(self._name, DATA, self._small), _people()).task.split.test
         assert len(test) > 0
@@ -507,7 +506,7 @@ class RecipeContract:
         assert other.folder.params_path.read_bytes() == run.folder.params_path.read_bytes()
 
     def test_a_stopped_run_goes_on_to_the_same_bytes(self, tmp_path: Path) -> None:
-        """Stopped after its first round, and again after it was resumed: before anything more."""
+        """A run that is stopped after its first round and resumed has the same files at the end."""
         run = _run(self._name, json.dumps(self._small))
         place, stopped = tmp_path / "stopped", False
         with patch.object(loop, "CHECKPOINT_SECONDS", -1.0):
@@ -527,10 +526,10 @@ class RecipeContract:
         assert again.folder.ledger_path.read_bytes() == run.folder.ledger_path.read_bytes()
 
     def test_it_learns_the_checkerboard(self, tmp_path: Path) -> None:
-        """Even people like even items, odd people odd ones: no held-out like is behind place 7.
+        """Even people like even items, odd people odd items.
 
-        Who is even is also a feature: a network that is trained in one place learns from nothing
-        else.
+        A person likes 14 of 20 items of her kind, so only 6 others can rank above a held-out like.
+        Networks that are trained in one place learn the kind from the feature `side`.
         """
         settings = {**self._small, **own(self._name, LEARNING), **self.learning}
         run = loop.train(self._name, checkerboard(side=True), out=tmp_path / "run", **settings)
@@ -539,7 +538,7 @@ class RecipeContract:
 
 
 def _check_hostile(place: Place, kind: str) -> None:
-    """Check that a person with such data moves the sum by the bound at most."""
+    """Check that a person with hostile data of this kind moves the sum by at most the bound."""
     phase, told, bound = place.phase, place.told, place.state.clip_norm
     assert phase.release.is_private
     data, norm = _people(), phase.aggregator.norm

@@ -15,6 +15,6 @@ def toml_value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, str):
-        # TOML's strings are JSON's, except that TOML wants the delete character escaped too.
+        # TOML strings equal JSON strings, but TOML also escapes the delete character.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

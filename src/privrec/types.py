@@ -1,4 +1,4 @@
-"""Type names for arrays and mappings that several modules use. No logic."""
+"""Type names that several modules use. No logic."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -24,25 +24,25 @@ Leaf: TypeAlias = Any
 """An array that is numpy's on the host and JAX's inside compiled code."""
 Key: TypeAlias = Array
 Params: TypeAlias = Mapping[str, Array]
-"""Parameters by name. Names that start with `embed/` are tables of one row per value."""
+"""Parameters by name. A name that starts with `embed/` is a table: one row per item or value."""
 
 OnProgress: TypeAlias = Callable[[str, int, int], None]
-"""Is told (what is being done, how much is done, how much there is)."""
+"""A callback for progress; its arguments are (what is being done, units done, units in all)."""
 
 Halving = Literal["random", "time"]
-"""How a tested person's lines are divided: at random, or the earlier half first."""
+"""How a test person's interactions are halved: at random, or by time (earlier half first)."""
 ProtocolName = Literal["halves", "leave-last", "files"]
 """Who trains, what a device keeps and what is tested (docs/protocols.md)."""
 Candidates = Literal["unseen", "not-kept"]
-"""Which items a tested one is ranked among."""
+"""Which items a tested item is ranked among."""
 MechanismName = Literal["none", "gaussian", "laplace"]
-"""The noise on a sum."""
+"""The distribution of the noise on a sum."""
 NoiseKind = Literal["secure", "seeded"]
 """Where noise comes from: the operating system, or the run's seed."""
 Law = Literal["poisson", "fixed"]
 """How a cohort is drawn: each person with the same probability, or a fixed number of people."""
 ServerOptimizer = Literal["plain", "momentum", "adam"]
-"""How the server steps along the mean update."""
+"""The server's optimizer, which applies the mean update."""
 Activation = Literal["relu", "sigmoid", "tanh"]
 Target = Literal["implicit", "rating"]
 """What a model predicts: whether a person likes an item, or the rating itself."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EXIT_DOES_NOT_HOLD = EXIT_WRONG_INPUT + 1
 Job = tuple[Path, str, str, Path, dict[str, object]]
-"""The file of an attack's result, its recipe, its data, the folder of its models, its settings."""
+"""An attack: the file of its result, the recipe, the data, the folder of models, the settings."""
 RunsArgument = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -120,7 +120,7 @@ def _jobs(
     out: Path | None,
     seed: int,
 ) -> Iterator[Job]:
-    """Yield one job for each run (its settings, changed by `--set`) or for each recipe."""
+    """Yield a job per run, with its settings changed by `--set`, or per recipe and epsilon."""
     from privrec.algorithms.recipes import settings_of
     from privrec.attacks.membership import OURS
     from privrec.errors import SettingsError
@@ -157,8 +157,8 @@ def _usual_folder(data: str) -> Path:
 def _prepare(jobs: Iterator[Job], options: "Options") -> dict[Path, "Prepared"]:
     """Return the attacks by the path of their result.
 
-    All attacks are prepared before the first one runs. So an error in any attack, or an unreadable
-    result of an earlier attack, is found at once.
+    All attacks are prepared before the first one runs, so that a wrong setting or an unreadable
+    earlier result is found at once.
     """
     from privrec.attacks.membership import prepare_attack
     from privrec.data.sources import load
@@ -174,7 +174,7 @@ def _prepare(jobs: Iterator[Job], options: "Options") -> dict[Path, "Prepared"]:
 
 
 def _with_earlier(before: "Attack | None", result: "Attack") -> "Attack":
-    """Return the result, with other kinds of attack from an earlier result of equal settings."""
+    """Return the result plus the other kinds of attack in an earlier result with equal settings."""
     same = ("recipe", "data", "epsilon", "delta", "repetitions", "seed")
     if before is None or any(getattr(before, key) != getattr(result, key) for key in same):
         return result
@@ -297,7 +297,7 @@ def _asked(
 
 
 def _write(where: Path, document: "Attack | Audit", *, run: Path | None) -> None:
-    """Write the JSON and the page, and the report of the run that was attacked or audited."""
+    """Write the JSON and the page; write the report of an attacked or audited run again."""
     from privrec.runs.api import open_run
     from privrec.runs.folder import write_whole
     from privrec.show.attacks import render_attacks

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from privrec.runs.frontier import Frontier
 
 _KS = (10, 20)
-"""The k of Hits@k in the table. All four k would make it too wide for a terminal."""
+"""The k of Hits@k in the table. With all four k it would be too wide for a terminal."""
 
 
 RunsArgument = Annotated[

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EXIT_WRONG_INPUT = 2
 EXIT_STOPPED = 130
-"""The exit code of a command that Ctrl-C has ended, as shells expect it."""
+"""The exit code of a command that Ctrl-C has ended, by the convention of shells."""
 NOTHING_KEPT = "stopped; nothing is kept, and the same command begins anew"
 EXPERIMENTS_KEPT = "stopped; what is trained is kept, and the same command goes on from there"
 """The message of a stopped command that trains several runs in a folder."""
@@ -43,7 +43,7 @@ class _Console(Console):
 
 
 _WIDE = 200
-"""The width if the output is not a terminal: one row of a table fits on one line."""
+"""The width if the output is not a terminal; a row of a table then fits on one line."""
 _NO_EDGE = {"show_edge": False, "pad_edge": False}
 _NARROW = 16
 """A column of longer text may be narrowed to this many characters. Chosen by hand."""
@@ -60,7 +60,6 @@ def screen_width() -> int:
 
 
 def _show(shown: Any, **how: Any) -> None:
-    """Print to the current stdout, with the width of a line."""
     # Give the height too: otherwise rich uses a width of 80 on a dumb terminal.
     _Console(width=screen_width(), height=24).print(shown, **how)
 
@@ -68,9 +67,8 @@ def _show(shown: Any, **how: Any) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; columns of numbers are aligned right.
 
-    No text is cut: columns of text are wrapped. A table that is too wide is printed without its
-    frame. If the numbers still do not fit beside each other, each row is printed as a block of
-    lines.
+    Text is wrapped, never cut. A table that is too wide is printed without its frame. If it is
+    still too wide, each row is printed as a block of lines.
     """
     width = screen_width()
     cells = [[safe_text(row[k]) for row in (columns, *rows)] for k in range(len(columns))]
@@ -110,8 +108,8 @@ _COLOURS = {"none": "red", "weak": "yellow", "moderate": "blue", "strong": "gree
 def print_privacy(privacy: "Privacy | PrivacyReport", in_full: str) -> None:
     """Print a short form of the privacy guarantee.
 
-    In a terminal it is in a box, whose colour is the strength of the guarantee. The strength is
-    always printed as a word too. `in_full` says where the whole statement is.
+    In a terminal it is in a box, whose colour shows the strength of the guarantee; the strength is
+    also printed as a word. `in_full` says where the whole statement is.
     """
     from privrec.privacy.statement import SCALE, headline
 
@@ -144,8 +142,8 @@ def plain_errors(stopped: Callable[[], str] | str = NOTHING_KEPT) -> Iterator[No
     """Turn errors that the user can correct into one line on stderr and exit code 2.
 
     A warning about privacy is also one line on stderr. Ctrl-C ends the command with the message
-    `stopped` (or its result if it is a function): what is kept, and how to continue. If stdout is
-    closed, the command ends without an error: the reader of its output needs no more.
+    `stopped` (or its result if it is a function): what is kept, and how to continue. If stdout was
+    closed by the program that reads it, such as `head`, the command ends without an error.
     """
     try:
         with warnings.catch_warnings():
@@ -167,7 +165,7 @@ def plain_errors(stopped: Callable[[], str] | str = NOTHING_KEPT) -> Iterator[No
 
 
 def file_name(data: str) -> str:
-    """Return the name of a data set in a form that is safe in a file name."""
+    """Return the name of a data set without characters that are unsafe in a file name."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(data).name)
 
 
@@ -177,15 +175,16 @@ def _safe(text: str) -> Text:
 
 
 def _is_figure(text: str) -> bool:
-    """Return whether a cell is a number, perhaps with a sign, and perhaps with ± and a number."""
+    """Return whether a cell is a number, perhaps with a sign, ± and a second number, or " %"."""
     digits = text.removesuffix(" %").lstrip("+-").replace(" ± ", "")
     return digits.replace(",", "").replace(".", "").isdecimal()
 
 
 def _least_width(name: str, cells: Sequence[str]) -> int:
-    """Return the least width of a column. Its numbers and the words of its name are never split.
+    """Return the least width of a column.
 
-    Words of text that are longer than `_NARROW` may be split.
+    Numbers and words of the column's name are never split. Other words may be split if they are
+    longer than `_NARROW`.
     """
     whole = [cell_len(cell) for cell in cells if _is_figure(cell)]
     whole += [cell_len(word) for word in name.split()]

@@ -1,4 +1,4 @@
-"""The start of the `privrec` script. It imports little, so an early Ctrl-C prints only one line."""
+"""The start of the `privrec` script. It imports little, so that an early Ctrl-C prints one line."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from types import FrameType
 _STOPPED = 130
 _AGAIN = 0.05
 """Seconds after which a lost Ctrl-C is raised again. This repeats until it takes effect, because a
-signal just before a wait does not end the wait. Chosen by hand."""
+signal that arrives just before a wait does not end the wait. Chosen by hand."""
 _IMPORT = "<frozen importlib._bootstrap>"
 """The file name of Python's own code that imports modules."""
 _PATIENCE = 1.0
@@ -36,13 +36,14 @@ def main() -> None:
 def handle_interrupts() -> None:
     """Make sure that no Ctrl-C is lost and that a second Ctrl-C ends the process at once.
 
-    Python handles a signal only between two of its own instructions, but a JAX computation or
-    compilation can take minutes. So the system reports each signal to a thread through a pipe.
+    Python runs a signal's handler only between two of its own instructions, but a JAX computation
+    or compilation can take minutes. So Python's low-level signal handler writes the number of each
+    signal to a pipe at once, and a thread reads the pipe.
 
     Python drops exceptions that are raised during garbage collection or in `__del__`, and JAX adds
-    a function to each garbage collection. A Ctrl-C at that moment would have no effect. During an
-    import, Ctrl-C can crash the process, because compiled parts of JAX do not expect an exception.
-    In both cases Ctrl-C is raised again a moment later.
+    a function to each garbage collection. A Ctrl-C at that moment would be lost. During an import,
+    Ctrl-C can crash the process, because compiled code of JAX does not expect an exception. In both
+    cases Ctrl-C is raised again after `_AGAIN` seconds.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -150,7 +150,7 @@ def _renew_key(folder: Path) -> None:
     from privrec.protocol.enrolment import NodeFolder, renew_key
     from privrec.transport.run_node import locked
 
-    # The server would refuse a running node with the old key at its next connection.
+    # Lock the folder: a node that runs with the old key would be refused at its next connection.
     with locked(folder):
         made = renew_key(folder)
     print_line(f"{folder} has a new key, and the old one is gone")
@@ -227,7 +227,7 @@ def server(
 
 
 def _follow(folder: Path, follows: Path | None, enrolments: list[Path], retired: list[str]) -> None:
-    """Write the folder of a new training that follows the training in `follows`."""
+    """Write the server's folder of a training that follows the training in `follows`."""
     from privrec.protocol.enrolment import changed_federation
 
     if follows is None:
@@ -263,7 +263,7 @@ def _found(
 
 
 def _show_server(folder: Path) -> None:
-    """Print the terms of a server, and the files that its nodes get."""
+    """Print a server's terms, and which files to give to its nodes."""
     from privrec.protocol.enrolment import read_server
 
     place, terms, _ = read_server(folder)
@@ -373,7 +373,7 @@ def status(folder: ServerArgument, json_: JsonOption = False) -> None:
 
 
 def _log_to_terminal(*, json_: bool) -> None:
-    """Show the messages of a server or node, without those of the libraries that it uses."""
+    """Log privrec's messages to stderr, without those of other libraries."""
     log = logging.getLogger("privrec")
     log.setLevel(logging.INFO)
     handler = logging.StreamHandler(sys.stderr)
@@ -383,10 +383,10 @@ def _log_to_terminal(*, json_: bool) -> None:
 
 
 class _JsonLines(logging.Formatter):
-    """A line of JSON for each event: its time in seconds since 1970, level, party and text."""
+    """A log line as JSON: time in seconds since 1970, level, party (server or node) and text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of an event."""
+        """Return the line of a record."""
         parts = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
@@ -405,7 +405,6 @@ _SOON = 30
 
 
 def _show_days_left(folder: Path) -> None:
-    """Print a reminder if the server's certificate ends soon."""
     from privrec.protocol.certificates import RENEW, days_left
 
     days = days_left(folder / "server.pem")
@@ -435,7 +434,6 @@ def _go_on(folder: Path) -> str:
 
 
 def _terms_line(terms: "Terms") -> str:
-    """Return a summary of the terms in one line."""
     sums = "secure sums" if terms.secure_sum else "plain sums"
     noise = ""
     if terms.settings.budget.mechanism != "none":
@@ -455,9 +453,9 @@ def _key_text(public_key: str) -> str:
 
 
 def _show_terms(terms: "Terms", mine: str = "") -> None:
-    """Print the terms, and what the nodes' owners compare: the hash of the terms and all node keys.
+    """Print the terms and the hashes that the nodes' owners compare: of the terms and of all keys.
 
-    `mine` is the public key of the node on which this is shown.
+    `mine` is the public key of the node that prints this.
     """
     from privrec.protocol.terms import shown_hash
 
@@ -494,7 +492,7 @@ def _print_progress(began: float, printed: set[str], status: "ServerStatus") -> 
 
 
 def _show_agreement(path: Path, terms_path: Path) -> None:
-    """Print the terms that the owner of a node agrees to by starting the node."""
+    """Print the terms that a node's owner accepts by starting the node."""
     from privrec.data.catalogue import from_json
     from privrec.privacy.statement import epsilon_text
     from privrec.protocol.certificates import public_key_text
@@ -519,7 +517,6 @@ def _show_agreement(path: Path, terms_path: Path) -> None:
 
 
 def _export(place: Path, model: Path) -> None:
-    """Write the model for devices, and print what was trained."""
     from privrec.runs.api import open_run
     from privrec.runs.run import export_run
 
@@ -531,7 +528,6 @@ def _export(place: Path, model: Path) -> None:
 
 
 def _show_test(report: "EvalReport", json_: bool) -> None:
-    """Print the quality of a model for the people whom a node held out."""
     from privrec.runs.figures import figure_and_arm
 
     if json_:
@@ -546,7 +542,6 @@ def _show_test(report: "EvalReport", json_: bool) -> None:
 
 
 def _show_sums(numbers: dict[str, float], epsilon: float, json_: bool) -> None:
-    """Print noised sums over held-out people, which may leave their node."""
     if json_:
         print_json({"sums": numbers, "epsilon": epsilon})
         return

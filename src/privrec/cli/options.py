@@ -30,10 +30,10 @@ class PlainUsage(TyperGroup):
         try:
             code = super().main(*arguments, **{**how, "standalone_mode": False})
         except Exception as error:
-            # Wrong usage. The error's class is click's or typer's, depending on typer's version.
+            # Wrong usage. The class of the error depends on typer's version: click's or typer's.
             if not hasattr(error, "format_message"):
                 raise
-            if line := _line(error):  # Without a message, the help of a group was printed.
+            if line := _line(error):  # Without a message, typer has printed the group's help.
                 sys.stderr.write(f"privrec: {safe_text(line)}\n")
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
@@ -48,7 +48,7 @@ def _unwrap(command: Any) -> None:
 
 
 def _line(error: Any) -> str:
-    """Return the usage error and the help command to read; empty if there is no message."""
+    """Return the error's message and the command that explains the usage; "" without a message."""
     said = " ".join(error.format_message().split()).removesuffix(".")
     said = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", said)  # Click and typer both add it.
     context = getattr(error, "ctx", None)
@@ -64,7 +64,7 @@ RECIPES = (
     *("dpals", "fedgnn", "ncf", "popularity", "own-items", "item-knn", "ease"),
 )
 DATA_SETS = ("synthetic", "movielens-1m", "frappe", "gowalla")
-"""Names for TAB completion, so that it imports neither JAX nor data. A test checks both lists."""
+"""Names for TAB completion, which must import neither JAX nor data. A test checks both lists."""
 
 
 def offer_recipes(incomplete: str) -> list[str]:
@@ -73,7 +73,7 @@ def offer_recipes(incomplete: str) -> list[str]:
 
 
 def offer_recipe_lists(incomplete: str) -> list[str]:
-    """Return comma-separated lists: the typed recipes, completed by one more."""
+    """Return the comma-separated lists that complete the last typed recipe."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in offer_recipes(last)]
 

@@ -176,7 +176,7 @@ def export(
 
 
 _LONGEST = 500
-"""The number of characters of a title, an id or a name that are shown. Chosen by hand."""
+"""Titles, ids and names are cut to this many characters. Chosen by hand."""
 
 
 def _recommend_many(
@@ -208,7 +208,7 @@ def _recommend_many(
 
 
 def show_evaluation(evaluation: "Evaluation") -> None:
-    """Print the figures of an evaluation, as `privrec evaluate` does."""
+    """Print the figures of an evaluation."""
     from privrec.evaluation.metrics import KS
     from privrec.runs.figures import figure_and_arm, protocol_words
     from privrec.show.report import (
@@ -240,7 +240,6 @@ def show_evaluation(evaluation: "Evaluation") -> None:
 
 
 def _print_beyond(evaluation: "Evaluation") -> None:
-    """Print coverage, novelty and similar figures, and the differences to each reference."""
     from privrec.show.report import beyond_table
 
     if (table := beyond_table(evaluation)) is None:
@@ -260,13 +259,13 @@ def shares_text(shares: Sequence[float], n_items: int) -> list[str]:
     (['100.00 %', '99.97 %'], ['50 %'])
     """
     decimals = max(0, len(str(n_items)) - 2)
-    # Round down, so that only the best item is shown as better than 100 % of the others.
+    # Round down, so that only the best item shows 100 %.
     step = 10**decimals
     return [f"{floor(round(share * 100 * step, 6)) / step:.{decimals}f} %" for share in shares]
 
 
 def _features(pairs: Sequence[str]) -> dict[str, str | list[str]]:
-    """Return the values by name; a feature that is given more than once has a list of values."""
+    """Return the values by name: a list of values if a feature is given more than once."""
     from privrec.errors import SettingsError
 
     values: dict[str, list[str]] = {}

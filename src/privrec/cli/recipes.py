@@ -47,7 +47,7 @@ def recipes(
 
 
 def _summary(name: str) -> dict[str, object]:
-    """Return a recipe's entry in the list; for a broken recipe of another package, its error."""
+    """Return a recipe's entry in the list; if another package's recipe is broken, its error."""
     from privrec.algorithms.recipes import recipe_named
 
     try:
@@ -91,7 +91,6 @@ def _kind(schema: Mapping[str, Any]) -> tuple[str, str | list[str]]:
 
 
 def _explain(name: str, data: str, json_: bool) -> None:
-    """Print each setting of a recipe: its value for the data, type, limits and description."""
     from privrec.algorithms.recipes import configure, recipe_named
 
     recipe = recipe_named(name)

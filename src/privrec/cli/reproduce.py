@@ -21,7 +21,7 @@ NAMES = (
     *("table-movielens", "table-frappe", "fl-parameters", "dp-hits", "epsilon-tables", "budget"),
     *("personalisation", "meta-cost", "attack-table", "activity"),
 )
-"""Names for TAB completion, which imports nothing. A test compares them with `EXPERIMENTS`."""
+"""Names for TAB completion, which must import nothing. A test compares them with `EXPERIMENTS`."""
 _KEPT = "stopped; what is finished is kept, and the same command goes on from there"
 
 
@@ -106,7 +106,7 @@ def _plan(
     quick: bool,
     into: Path | None,
 ) -> "Plan":
-    """Return the plan; raise now, before hours of work, if the page `into` cannot be filled."""
+    """Return the plan; raise before hours of work if the page `into` cannot be filled."""
     from privrec.errors import SettingsError
     from privrec.reproduce.cell import full
     from privrec.reproduce.cell import quick as little
@@ -130,7 +130,7 @@ def _plan(
 
 
 def _command(data: "Sequence[str]", seeds: str | None, *, quick: bool) -> str:
-    """Return the command that makes a result again; NAME stands for the result's name."""
+    """Return the command that makes a result again, with NAME for the result's name."""
     given = [f" --data {one}" for one in data] + ([f" --seeds {seeds}"] if seeds else [])
     return f"privrec reproduce NAME{''.join(given)}{' --quick' if quick else ''}"
 
@@ -171,7 +171,7 @@ def _print_results(results: "Sequence[Result]") -> None:
 
 
 def _commit() -> str:
-    """Return the commit of the code if it is in a git repository; otherwise ""."""
+    """Return the git commit of the code; "" if the code is not in a git repository."""
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603

@@ -111,7 +111,7 @@ def train(
 
 
 def _what_is_kept(recipe: str, path: Path) -> str:
-    """Return the last saved round of a stopped training, and the command to continue."""
+    """Return a message for a stopped training: its last saved round, and how to continue."""
     from privrec.errors import PrivrecError
     from privrec.runs.folder import RunFolder, is_untouched, played_rounds
 

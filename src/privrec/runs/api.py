@@ -30,16 +30,15 @@ from privrec.types import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do: its stages, and its costs in privacy, on a phone and on this machine.
+    """The stages of a run, and its costs: privacy, and the work of a phone and of this machine.
 
-    `choice` is the cost of choosing settings before the training. It is None if the recipe chooses
-    no settings. If it chooses some, `stages` are those of the largest run that the choice may lead
-    to.
+    `choice` is the cost of choosing settings before the training; None if no settings are chosen.
+    If some are chosen, `stages` are those of the largest run that may follow.
 
-    `catalogue` is the number of items, and `items` the number of items with a vector of their own.
-    `items` is None if the recipe does not choose which items get a vector. `path` says which
-    variant of the training is used and why. It is empty if the recipe has only one variant.
-    `warnings` say whether there are too few people to learn from or no people to test.
+    `catalogue` is the number of items. `items` is the number of items with their own vector; None
+    if the recipe does not choose these items. `path` says which variant of the training is used and
+    why; it is empty if the recipe has only one variant. `warnings` say if there are too few people
+    to learn from or nobody to test.
     """
 
     config: RunSettings
@@ -64,13 +63,13 @@ class Plan:
 
     @property
     def time_seconds(self) -> float | None:
-        """The seconds of the whole run on this machine; None if a stage has no estimate."""
+        """The seconds of the run on this machine; None if a stage has no estimate."""
         known = [share.time_seconds for share in self._shares if share.time_seconds is not None]
         return sum(known) if len(known) == len(self._shares) else None
 
     @property
     def peak_bytes(self) -> int:
-        """The peak memory of the whole run on this machine, in bytes."""
+        """The peak memory of the run on this machine, in bytes."""
         return max((share.peak_bytes for share in self._shares), default=0)
 
     @property
@@ -111,7 +110,7 @@ class Plan:
 
 
 def plan(recipe: str, data: object, **settings: Any) -> Plan:
-    """Return the stages of a run and its costs, on a phone and on this machine; writes no file."""
+    """Return the stages and the estimated costs of a run; writes no file."""
     name, read = named(data)
     config = configure(recipe, name, settings)
     prepared = prepare(config, read())
@@ -165,9 +164,8 @@ def _ranking(prepared: RunPlan, params: Params, person: Clients) -> DeviceCost:
 def open_run(path: str | Path, *, data: object = None) -> Run:
     """Return the run in a folder.
 
-    `data` is the training data. It is needed only if the data cannot be loaded by its name. It is a
-    frame, or the object that `load` returned for the frame. Recommendations for newcomers need no
-    data.
+    `data` is the frame of the training data, or what `load` returned for the frame. It is needed
+    only if the data cannot be loaded by name. Recommendations for newcomers need no data.
     """
     check_kind("path", path, (str, PathLike), "a run folder")
     folder, config = records.read_settings(Path(path), settings_of)

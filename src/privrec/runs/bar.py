@@ -24,8 +24,8 @@ def progress_bar(
 ) -> Iterator[OnProgress | None]:
     """Yield the callback for progress: `on_progress` if it is given, else one that draws a bar.
 
-    The callback is None if no `on_progress` is given and no bar can be drawn: `progress` is false,
-    or the output is neither a notebook nor a terminal.
+    Without `on_progress` the callback is None if `progress` is false, or if the output is neither a
+    notebook nor a terminal.
     """
     if on_progress is not None and not callable(on_progress):
         raise SettingsError(f"`on_progress` must be a function; got {got(on_progress)}")
@@ -50,10 +50,10 @@ class _Bar:
         self._lines: dict[str, str] = {}
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Update the step `what`: `done` of its `total` units are done."""
+        """Show that `done` of `total` units of the step `what` are done."""
         now = time.monotonic()
         if done < self._reached.get(what, done):
-            del self._begun[what]  # A smaller count: the step was started again in another round.
+            del self._begun[what]  # The count is smaller: the step began again in another round.
         start, before = self._begun.setdefault(what, (now, done))
         self._reached[what] = done
         if now - self._drawn < _EVERY and 0 < done < total:
@@ -78,8 +78,6 @@ class _Bar:
 
 def line_of(what: str, done: int, total: int, rate: float) -> str:
     """Return the progress of a step as text; `rate` is 0 if it is not known.
-
-    A finished step is shown without a rate and without remaining time.
 
     >>> line_of("rounds", 30, 400, 5.0)
     'rounds 30/400, 5.0/s, 1:14 left'

@@ -43,15 +43,14 @@ Comparable = str | PathLike[str] | Run | Evaluation
 """The inputs of `compare`: a folder, an open run or an evaluation."""
 _K = 20
 _HITS = 2 + len(KS)
-"""The number of columns that Python shows: the name, Hits@k for each k, and the half-width of the
-interval."""
+"""The number of columns in the `repr` of a comparison: name, Hits@k, half-width of the interval."""
 
 _USUAL = "random"
-"""The paper's way to split each person's data into two halves: at random."""
+"""How the paper splits each person's data into two halves."""
 
 
 def columns(ks: Sequence[int] = KS) -> tuple[str, ...]:
-    """Return the names of the table's columns, with a column of Hits@k for each k in `ks`."""
+    """Return the names of the table's columns, with Hits@k for each k in `ks`."""
     return ("", *(f"@{k}" for k in ks), "± at 20", "seconds", "bytes sent", "privacy")
 
 
@@ -59,9 +58,9 @@ def columns(ks: Sequence[int] = KS) -> tuple[str, ...]:
 class Line:
     """One line of the table: a run, or the mean of runs that differ only in their seed.
 
-    `seconds` and `bytes_sent` are None if they are not known. `privacy` is the privacy guarantee of
-    the runs in a few words. `interval` has the ends of the 95 % interval over people, by k.
-    `by_seed` has Hits@20 of each seed. Both mappings are empty if they are not known.
+    `seconds` and `bytes_sent` are None if they are not known. `privacy` is the guarantee in a few
+    words. `interval` has the ends of the 95 % interval over people by k, and `by_seed` has Hits@20
+    by seed; both are empty if they are not known.
     """
 
     name: str
@@ -105,8 +104,8 @@ def _lines_of(groups: Sequence[Group]) -> list[Line]:
     """Return the lines of runs, of their references, and of the systems in the paper.
 
     A reference is a simple recommender that is tested beside each run. Its figures depend on the
-    split of people, so its line is the mean over the seeds of the runs. A reference that was also
-    trained as a recipe gets no second line.
+    split of people, so its line is the mean over the seeds. A reference that was also trained as a
+    recipe gets no second line.
     """
     rows = [row for group in groups for row in group]
     shown = {row.evaluation.recipe for row in rows}
@@ -122,8 +121,8 @@ def _lines_of(groups: Sequence[Group]) -> list[Line]:
 def _reference_lines(name: str, rows: Sequence[Row]) -> list[Line]:
     """Return the line of a reference (mean over seeds), or no line if a seed lacks it.
 
-    Runs of the same seed may have tested different people or items. Then each different result of
-    the reference gets its own line, with the name of the run that it was tested with.
+    Runs of the same seed may have tested different people or items. Then each different result gets
+    its own line, with the name of the run that it was tested beside.
     """
     beside: dict[tuple[int, tuple[float, ...]], Row] = {}
     for row in rows:
@@ -223,9 +222,9 @@ def mean_with_ends(
     """Return mean Hits@k over runs, with the ends of its 95 % interval, by k.
 
     `people` has the figures of each person in each run. With a `reference`, its figures are used
-    instead of the run's. The same person may be tested in several runs, and the interval takes this
-    into account. If the figures of each person are not known, the ends are at the mean distances of
-    the runs' ends. Then more runs do not make the interval narrower.
+    instead of the run's. The interval takes into account that a person may be tested in several
+    runs. Without the figures of each person, the ends are at the mean distances of the runs' ends,
+    so more runs do not make the interval narrower.
     """
     known = mean_hits(people, reference) if len(runs) > 1 else None
     if known is not None:
@@ -247,7 +246,7 @@ def average_hits(runs: Sequence[Figures]) -> dict[int, float]:
 
 
 def weakest(promises: Sequence[Privacy]) -> str:
-    """Return the privacy guarantee of the run with the weakest guarantee, as text."""
+    """Return the weakest of some privacy guarantees, as text."""
     return guarantee(min(promises, key=_strength))
 
 
@@ -273,8 +272,8 @@ class Against:
     """The difference in Hits@k between a line of the table and another line, by k.
 
     A positive difference means that the line `name` is better than the line `other`. `members` are
-    the names of the rows behind the line `name`. `paired` is true if both lines were tested on the
-    same items of the same people. `people` is the number of different people over all seeds.
+    the names of the rows that the line `name` averages. `paired` is true if both lines were tested
+    on the same items of the same people. `people` is the number of different people over all seeds.
     """
 
     name: str
@@ -340,7 +339,7 @@ class Comparison:
     def frame(self) -> pl.DataFrame:
         """Return a frame with one row for each line of the tables.
 
-        Its columns are data, name, kind, Hits@k with the ends of the interval, seconds, bytes_sent
+        Its columns are data, name, kind, hits@k with the ends of its interval, seconds, bytes_sent
         and privacy.
         """
         rows = [
@@ -380,8 +379,8 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
     """Return a comparison of runs, which may include your own recommenders.
 
     `runs` is a list, or a mapping from names that you choose. Each element is a run, a run folder,
-    a folder that `privrec.evaluate(…, out=…)` wrote, or an evaluation. A run without an evaluation
-    is evaluated first.
+    a folder that `privrec.evaluate(…, out=…)` wrote, or an evaluation. A `Run` that was not
+    evaluated is evaluated first.
     """
     if isinstance(runs, str | bytes | PathLike) or not hasattr(runs, "__iter__"):
         raise SettingsError(f"`runs` must be a list of runs or run folders; got {got(runs)}")
@@ -409,7 +408,7 @@ def side_by_side(rows: Sequence[Row]) -> Comparison:
 
 
 def _row(run: object) -> Row:
-    """Return the row of a run: the path names a folder, and the settings name an open run."""
+    """Return the row of a run; its name is the path of a folder, or made from the settings."""
     if isinstance(run, Evaluation):
         config = run.config
         settings = config.model_dump(mode="json", exclude_none=True) if config else {}
@@ -476,8 +475,8 @@ def above(group: Group, reference: str) -> dict[int, Difference]:
 def _between(ours: Group, first: Group) -> Against | None:
     """Return the difference between two lines; None if an interval is missing.
 
-    It is paired if both lines have the same seeds and tested the same people for each seed.
-    Otherwise the lines are treated as independent.
+    The difference is paired if both lines have the same seeds and tested the same people for each
+    seed. Otherwise the lines are treated as independent.
     """
     mine = {row.evaluation.seed: row for row in ours}
     theirs = {row.evaluation.seed: row for row in first}
@@ -506,9 +505,9 @@ def _between(ours: Group, first: Group) -> Against | None:
 
 
 def _count(group: Group) -> int:
-    """Return the number of different people tested under all seeds.
+    """Return the number of different people tested over all seeds.
 
-    If that is not known, return the largest number of people tested under one seed.
+    If it is not known, return the largest number of people tested with one seed.
     """
     known = distinct([row.people for row in group])
     return max(row.evaluation.users.test for row in group) if known is None else known

@@ -1,4 +1,4 @@
-"""The JSON documents of a run folder: one class for each, which reads and writes the file.
+"""The JSON documents of a run folder, one class for each file.
 
 Files of older versions lack some keys, so most fields have a default. Unknown keys are kept.
 `as_json` returns only the keys that were set.
@@ -35,8 +35,8 @@ class Document(BaseModel):
     def read(cls, path: Path, *, remedy: str = "") -> Self | None:
         """Return the document in a file; None if the file does not exist.
 
-        `remedy` tells the user what to do about an unreadable file. By default it says which
-        command makes the file again.
+        `remedy` tells the user what to do about an unreadable file. By default it names the command
+        that makes the file again.
         """
         if not path.is_file():
             return None
@@ -62,7 +62,7 @@ class Document(BaseModel):
 
 
 def fault_in(value: object, kind: type[Document]) -> str | None:
-    """Return the first error in a JSON value as text that follows a file name; None if valid.
+    """Return the first fault in a JSON value as text that follows a file name; None if valid.
 
     >>> fault_in({"what": "people", "done": "x", "of": 3}, Step)
     "has 'x' for 'done', which must be a number"
@@ -120,7 +120,7 @@ Above = Annotated[dict[int, Difference], AfterValidator(_has_all_k)]
 
 
 class NewOnly(Document):
-    """Figures for items that the person does not have yet. A person may have no such test item."""
+    """Figures over tested items that are not on the person's device; None without such items."""
 
     hits: MaybeHits
     interval: Intervals = Field(default_factory=dict)
@@ -156,7 +156,7 @@ class OfRun(Document):
 
 
 class Users(Document):
-    """The numbers of people. `skipped` counts test people without an item to test."""
+    """The numbers of people. `skipped` is the number of test people without an item to test."""
 
     train: int | None = None
     validation: int | None = None
@@ -178,9 +178,8 @@ class Group(Document):
 class Part(Document):
     """Figures for the tested items in one part of the catalogue, by k.
 
-    `part` is head, middle or tail: the items in order of popularity, where each part has a third of
-    the likes in the training data. `people` is the number of people with a tested item in this
-    part.
+    `part` is head, middle or tail of the items in order of popularity; each part has a third of the
+    likes in the training data. `people` is the number of people with a tested item in this part.
     """
 
     part: str
@@ -224,14 +223,14 @@ class Privacy(Document):
 
 
 class Cost(Document):
-    """The bytes that a person of median size sends per round, and the seconds of all rounds."""
+    """The bytes that a person with median data sends per round, and the seconds of all rounds."""
 
     bytes_sent: int | None = None
     seconds: float | None = None
 
 
 class Attacked(Document):
-    """The strongest attack on a run and the audit of the run; None in fields without a result."""
+    """The strongest attack on a run and the audit of the run; a field without a result is None."""
 
     auc: float | None = None
     attack: str | None = None
@@ -253,7 +252,7 @@ class Attacked(Document):
 
 
 def verdict(epsilon: float | None, holds: bool | None) -> str:
-    """Return whether the epsilon of a ledger agrees with an audit, as text."""
+    """Return as text whether an audit agrees with the ledger's epsilon."""
     if epsilon is None and holds is not False:
         return "nothing is promised"
     return "holds" if holds else "does NOT hold"
@@ -263,10 +262,10 @@ class Evaluation(Figures, OfRun):
     """`evaluation.json`: figures for the test people, of the run and of reference recommenders.
 
     `differences` are the run's Hits@k minus those of each reference, paired over people. `by_items`
-    has people grouped by the number of items on their device. `by_popularity` has tested items
-    grouped by their popularity in the training data. `references_left_out` gives the reason for
-    each missing reference. `config` and `people` (the figures of each person) are in no file, so
-    they are None unless the evaluation was made in this process.
+    groups people by the number of items on their device. `by_popularity` groups tested items by
+    their popularity in the training data. `references_left_out` has the reason for each missing
+    reference. `config` and `people` (the figures of each person) are not in this file, so they are
+    None unless the evaluation was made in this process.
     """
 
     data_name: str = ""
@@ -292,7 +291,7 @@ class Evaluation(Figures, OfRun):
         return {key: values[key] for key in first if key in values} | values
 
     def keep(self, config: RunSettings, people: People) -> None:
-        """Store the settings of the run and the figures of each person in this object."""
+        """Set `config` and `people`."""
         self._config, self._people = config, people
 
     @property
@@ -319,10 +318,9 @@ class Evaluation(Figures, OfRun):
     def frame(self) -> "pl.DataFrame":
         """Return the figures as a frame with one row for each recommender and k.
 
-        The columns are name, k, hits, ndcg, list_ndcg, new_only, low and high. `new_only` has the
-        Hits@k of items that the device lacks. `low` and `high` are the ends of the interval of
-        `hits`. There is also a column recall if the protocol has it. Columns without known values
-        may be missing.
+        The columns are name, k, hits, ndcg, list_ndcg, recall, new_only, low and high; some may be
+        missing if they have no values. `new_only` is Hits@k over items that are not on the device.
+        `low` and `high` are the ends of the interval of `hits`.
         """
         import polars as pl
 
@@ -361,8 +359,8 @@ class Kind(Document):
     """The result of one kind of attack: how well it separates members from other people.
 
     A member is a person who took part in the training. `members` and `others` are the numbers of
-    people that the attack guesses about. `curve` is the ROC curve of the attack. `allowed` is the
-    highest ROC curve that epsilon allows after `trainings` trainings. `printed` is the figure in
+    people about whom the attack guesses. `curve` is the ROC curve of the attack, and `allowed` the
+    highest ROC curve that epsilon allows after `trainings` trainings. `printed` is the accuracy in
     the paper.
     """
 
@@ -379,7 +377,7 @@ class Kind(Document):
     auc_allowed: float | None = None
 
     def can_tell(self, rate: float) -> bool:
-        """Return whether a false-positive rate can be measured: with n others it is at least 1/n.
+        """Return whether a false-positive rate can be measured: with n others, it is at least 1/n.
 
         >>> Kind(others=75).can_tell(0.01), Kind(others=100).can_tell(0.01)
         (False, True)
@@ -427,10 +425,10 @@ class Attack(OfRun):
 class Audit(OfRun):
     """`audit.json`: a lower bound on epsilon from a training with made-up people (canaries).
 
-    `epsilon_most` is the largest lower bound that this number of canaries can give by the area
-    under the ROC curve. It is None if the ledger promises nothing. If the ledger's epsilon is
-    larger, only `findings` can contradict the ledger. Findings are errors that are seen without
-    statistics. `allowed` is the highest ROC curve that the ledger's epsilon allows.
+    `epsilon_most` is the largest lower bound that the area under the ROC curve can give with this
+    number of canaries; None without a guarantee. If the ledger's epsilon is larger, this bound
+    cannot contradict it. `findings` are errors that are visible without statistics. `allowed` is
+    the highest ROC curve that the ledger's epsilon allows.
     """
 
     canaries: int
@@ -451,15 +449,14 @@ class Audit(OfRun):
 
     @property
     def verdict(self) -> str:
-        """Whether the epsilon of the ledger agrees with the audit, as text."""
+        """Whether the audit agrees with the ledger's epsilon, as text."""
         return verdict(self.epsilon_ledger, self.holds)
 
 
 def summary(attack: Attack | None, audit: Audit | None) -> Attacked | None:
     """Return the strongest attack and the audit of a run; None if neither was made.
 
-    The attack on two trainings is left out. Two trainings cost more epsilon than this run, so the
-    epsilon of this run does not bound that attack.
+    The attack on two trainings is left out, because the epsilon of this one run does not bound it.
     """
     found = Attacked()
     if attack is not None:
@@ -491,7 +488,7 @@ class Example(Document):
 
 
 class Examples(Document):
-    """`examples.json`: example people, from public data only."""
+    """`examples.json`: example people."""
 
     examples: list[Example]
 
@@ -528,7 +525,7 @@ class Progress(Document):
 
 
 class WatchedSettings(Document):
-    """The settings that a page about a running training shows."""
+    """The settings on the page about a running training."""
 
     recipe: str
     data: str
@@ -538,7 +535,7 @@ class WatchedSettings(Document):
 
 
 class RoundLine(Document):
-    """A line of `rounds.jsonl`: the number and the stage of a round."""
+    """A line of `rounds.jsonl`: a round and its stage."""
 
     round: int
     stage: str = ""

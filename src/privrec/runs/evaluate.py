@@ -1,8 +1,7 @@
 """Figures of a model for the test people or for the validation people.
 
 The figures of each person are also written, so that two evaluations can be compared person by
-person. They are computed from raw data and are kept in `simulation/`. In these files a person is
-identified by a number, which is a hash of her id.
+person. They come from raw data, so they are in `simulation/`. Hashes of ids identify the people.
 """
 
 import math
@@ -35,9 +34,8 @@ from privrec.types import F64, IntArray, OnProgress, Params
 FEW_ITEMS = 20
 """People with fewer items are called inactive in the paper."""
 VALIDATED = 5_000
-"""The figures of a round are computed for at most this many validation people, the first ones. This
-keeps them fast for data sets with hundreds of thousands of people. With 5,000 people, a share of
-0.2 has a standard error of 0.006."""
+"""The validation figures of a round use at most this many people, the first ones, so that they are
+fast for large data sets. With 5,000 people, a share of 0.2 has a standard error of 0.006."""
 
 
 class Asked(BaseModel):
@@ -55,7 +53,7 @@ class Asked(BaseModel):
 
 
 def checked_asked(**given: object) -> Asked:
-    """Return the options of an evaluation; raise `SettingsError` for a wrong one."""
+    """Return the checked options of an evaluation."""
     try:
         return Asked.model_validate(given)
     except ValidationError as error:
@@ -73,7 +71,7 @@ def evaluate_run(
     asked: Asked | None = None,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
-    """Return the figures on the test people, for the run and for the reference recommenders."""
+    """Return the figures of the run and of the references for the test people."""
     config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
     if nobody := nobody_to_test(prepared):
         raise DataError(nobody)
@@ -104,10 +102,7 @@ def _evaluation(
     references: dict[str, Tested],
     fitted: Fitted,
 ) -> Evaluation:
-    """Return the measured figures as a document.
-
-    The figures of the model without local adaptation are removed from `references`.
-    """
+    """Return the figures as a document; removes the model without adaptation from `references`."""
     config, split, protocol = prepared.task.settings, prepared.task.split, prepared.task.protocol
     few = references.pop(_UNADAPTED, None)
     with_recall = protocol.name != "halves"
@@ -167,7 +162,6 @@ def _few_items(adapted: EvalReport, unadapted: EvalReport | None) -> FewItems:
 
 
 def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
-    """Return the figures of people grouped by the number of items on their device."""
     return [
         Group(
             least=int(ours.items[who].min()),
@@ -182,7 +176,6 @@ def _groups(ours: Tested, references: Mapping[str, Tested]) -> list[Group]:
 
 
 def _parts(ours: Tested, references: Mapping[str, Tested], surprise: F64) -> list[Part]:
-    """Return the figures of tested items grouped by popularity in the training data."""
     sizes = np.bincount(parts_of(surprise), minlength=len(PARTS))
     return [
         Part(
@@ -215,10 +208,10 @@ def warnings_of(evaluation: Evaluation) -> list[str]:
 
     There are two rules. `own-items` ranks a person's own items first, and is compared on all items.
     `popularity` ranks by popularity, and is compared on the items that are new to a person. If no
-    own items are tested, both rules give the same lists, and one sentence is enough. The advice to
-    use more people or more epsilon is given only if the run is clearly worse. If the interval of
-    the difference contains 0, there may just be too few test people. A rule that was not tested is
-    also named. A run without noise gets no warning.
+    own items are tested, both rules give the same figures, and one sentence is enough. The advice
+    to use more people or more epsilon is given only if the run is clearly worse: if the interval of
+    the difference contains 0, there may just be too few test people. Rules that were not tested are
+    named.
     """
     references, new = evaluation.references, evaluation.new_only
     if not evaluation.privacy.has_noise or new is None:
@@ -265,8 +258,8 @@ def _sentence(where: str, rule: str, hits: tuple[float, float], by: Difference) 
 def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
     """Return the plan of the run with another evaluation protocol, or with its own by default.
 
-    The training data stays the same. So a protocol is allowed only if its test lines cannot have
-    been training data of the run.
+    The training is over, so a protocol is allowed only if its test lines cannot have been training
+    data of the run.
 
     Raises:
         SettingsError: Test lines may be training data, or the data lacks what the protocol needs.
@@ -283,7 +276,7 @@ def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
             f" everybody trained, perhaps on lines that others would test; got {asked!r}"
         )
     _, among = resolve(asked, candidates or default, prepared.task.whole)
-    # Test people hold no lines back for validation; only validation people do.
+    # The training is over, so no lines are held back for validation.
     protocol = Protocol(
         name=asked, candidates=among, seed=prepared.task.settings.seed, validation_share=0.0
     )
@@ -295,7 +288,7 @@ def tested_by(prepared: Plan, name: str | None, candidates: str | None) -> Plan:
 
 
 def ending_of(prepared: Plan, tested: Plan) -> str:
-    """Return the end of the evaluation's file names: "" for the run's own protocol."""
+    """Return the end of the evaluation's file names, "" for the run's own protocol."""
     own, other = prepared.task.protocol, tested.task.protocol
     if (own.name, own.candidates) == (other.name, other.candidates):
         return ""
@@ -305,7 +298,7 @@ def ending_of(prepared: Plan, tested: Plan) -> str:
 
 
 def nobody_to_test(prepared: Plan) -> str:
-    """Return a message if there are no test people, with a remedy; "" if there are some."""
+    """Return a message with a remedy if there are no test people, else ""."""
     if len(prepared.task.split.test):
         return ""
     config, people = prepared.task.settings, prepared.task.whole.n_clients
@@ -318,7 +311,7 @@ def nobody_to_test(prepared: Plan) -> str:
 
 
 _OURS, _UNADAPTED = "ours", "unadapted"
-"""Names of the run's model, with and without adaptation. No reference has such a name."""
+"""Names of the run's model with and without adaptation; no reference has these names."""
 
 
 def _fitted(prepared: Plan, asked: Asked, on_progress: OnProgress | None) -> Fitted:
@@ -358,7 +351,7 @@ def _measure(
 
 
 def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[[int], None]:
-    """Return a callback that takes the number of further people done and reports the total."""
+    """Return a callback whose argument is the number of further people done."""
     done = 0
 
     def advance(count: int) -> None:
@@ -372,8 +365,8 @@ def counting(on_progress: OnProgress | None, what: str, total: int) -> Callable[
 def bytes_sent(prepared: Plan, params: Params) -> int:
     """Return the bytes of the largest message of a person of median size; 0 if no messages.
 
-    The message is her contribution to a round with these parameters. It is counted as it is sent,
-    but without the masks of secure summation.
+    The message is her contribution to a round with these parameters, without the masks of secure
+    summation.
     """
     sizes = [0]
     for stage in prepared.stages():
@@ -417,10 +410,7 @@ _NEAR = 1e-5
 
 
 def people_of(tested: Tested, references: Mapping[str, Tested]) -> People:
-    """Return the figures of each person.
-
-    `references` are the figures of the references for the same people.
-    """
+    """Return the figures of each person, for the run and for the references."""
     return People(
         ids=tested.ids,
         hits=tested.figures.hits,
@@ -453,8 +443,8 @@ def write_evaluation(path: Path, evaluation: Evaluation) -> None:
 def read_people(evaluation: Path, hits: Mapping[int, float]) -> People | None:
     """Return the figures of each person; None if the file is missing or incomplete.
 
-    `hits` are the Hits@k in the `evaluation….json`. They must equal the means of the figures.
-    Otherwise the figures belong to another evaluation, and an error is raised.
+    `hits` are the Hits@k in the `evaluation….json`. If they are not the means of the figures, the
+    figures belong to another evaluation, and an error is raised.
     """
     path = tested_path(evaluation)
     if not path.is_file():

@@ -16,10 +16,10 @@ def without_advice(warnings: Sequence[str]) -> list[str]:
 
 
 def around(difference: Difference) -> str:
-    """Return the interval around a difference, as text that follows the difference.
+    """Return the interval of a difference as text that follows the difference.
 
-    The text is ± and the larger distance from the difference to an end. If this symmetric interval
-    would contain 0 but the real interval does not, the text shows the two ends.
+    It is ± the larger distance to an end. If this symmetric interval contains 0 but the real
+    interval does not, the text shows the two ends.
 
     >>> around(Difference(by=0.067, low=-0.001, high=0.131))
     ' ± 0.068'
@@ -71,7 +71,7 @@ def arm_text(value: float | None, ends: Sequence[float] | None) -> str:
 
 
 def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
-    """Return a figure and its larger distance to an end of its interval, if known.
+    """Return a figure, with ± the larger distance to an end of its interval if that is known.
 
     >>> figure_and_arm(0.385, (0.376, 0.393)), figure_and_arm(0.294, None)
     ('0.385 ± 0.009', '0.294')
@@ -81,7 +81,7 @@ def figure_and_arm(value: float | None, ends: Sequence[float] | None) -> str:
 
 
 _LEAST = 1e-9
-"""Smaller numbers are rounding errors and are shown as 0.000."""
+"""Smaller numbers are rounding errors, shown as 0.000."""
 
 
 KINDS = {
@@ -91,7 +91,7 @@ KINDS = {
     "sums": "published sums",
     "twice": "two trainings",
 }
-"""The kinds of membership attacks in `attack.json`, with their names for people."""
+"""The kinds of membership attacks in `attack.json`, with the names that readers see."""
 
 
 def at_least(epsilon: float) -> str:
@@ -100,7 +100,7 @@ def at_least(epsilon: float) -> str:
 
 
 _MOST = 8
-"""The number of rows that an object shows as text. Chosen by hand."""
+"""The most rows of a table in the `repr` of an object. Chosen by hand."""
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -116,15 +116,12 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def is_papers_protocol(protocol: str, candidates: str) -> bool:
-    """Return whether people were tested by the same protocol as in the paper."""
+    """Return whether people were tested as in the paper."""
     return (protocol, candidates) == ("halves", "unseen")
 
 
 def printed_hits(data: str, protocol: str, candidates: str) -> dict[str, dict[int, float]]:
-    """Return the paper's Hits@k for a data set, by row name and k.
-
-    The mapping is empty if the protocol differs from the paper's.
-    """
+    """Return the paper's Hits@k by row name and k; {} for other data or another protocol."""
     printed = PRINTED_HITS.get(data, {}) if is_papers_protocol(protocol, candidates) else {}
     return {
         f"{name} (paper)": {int(k): v for k, v in hits.items()} for name, hits in printed.items()

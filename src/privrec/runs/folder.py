@@ -1,11 +1,10 @@
-"""The run folder: the files of a run. If a training is killed, it can be resumed from these files.
+"""The run folder: the files of a run, from which a killed training can be resumed.
 
 The top level has the files that may be released:
 
 - `config.toml`: the settings; it is written first and never changed.
 - `catalogue.json`: the items.
-- `ledger.jsonl`: one line per release. It is flushed to disk before the release is used
-  (`ledger.py`).
+- `ledger.jsonl`: one line per release, flushed to disk before the release is used (`ledger.py`).
 - `rounds.jsonl`: one line per round.
 - `params.safetensors`: the final parameters. If this file exists, the run is finished.
 - `privacy.html`: the page that states the privacy guarantee.
@@ -13,10 +12,10 @@ The top level has the files that may be released:
   if the recipe keeps one.
 - `published-N.safetensors`: the published sum of round N, until a checkpoint includes it.
 
-`simulation/` has the files that are computed from raw data: the fingerprint of the data, losses,
-counts and timings, validation, evaluation, attacks, audits and the report. No guarantee covers
-these files. `progress.json` in `simulation/` has the progress of a training. It is written at most
-a few times per second. It is not flushed to disk, because nothing depends on it.
+`simulation/` has files that are computed from raw data: the fingerprint of the data, losses, counts
+and timings, validation, evaluation, attacks, audits and the report. No guarantee covers these
+files. `simulation/progress.json` has the progress of a training; it is not flushed to disk, because
+no other file depends on it.
 
 A run in Python without a folder has a temporary folder, which is removed with the `Run` object.
 """
@@ -80,38 +79,27 @@ class RunFolder:
         return self  # A temporary folder is removed with the original, so do not copy.
 
     config_path = _File("config.toml")
-    """The settings."""
     catalogue_path = _File("catalogue.json")
-    """The items, their titles and features, and the schema."""
     rounds_path = _File("rounds.jsonl")
-    """One JSON line per round: its number and its stage."""
+    """One line per round: its number and its stage."""
     ledger_path = _File("ledger.jsonl")
-    """One JSON line per release."""
     checkpoint_path = _File("checkpoint.safetensors")
-    """The server's state after the last round that was saved."""
     params_path = _File("params.safetensors")
-    """The parameters of a finished run."""
     privacy_path = _File("privacy.html")
-    """The page that states the privacy guarantee; it may be released."""
     data_path = _File("simulation/data.json")
     """The fingerprint of the data that the run began with."""
     choice_path = _File("simulation/choice.txt")
     """One line with the settings that the recipe chose automatically."""
     figures_path = _File("simulation/rounds.jsonl")
-    """One JSON line per round with its loss, counts and timings, computed from raw data."""
+    """One line per round: its loss, counts and timings, computed from raw data."""
     evaluation_path = _File("simulation/evaluation.json")
-    """The figures on the test people."""
     attack_path = _File("simulation/attack.json")
-    """The results of attacks on the run."""
     audit_path = _File("simulation/audit.json")
-    """The results of an audit of the run."""
     report_path = _File("simulation/report.html")
-    """The report as an HTML page."""
     progress_path = _File("simulation/progress.json")
-    """The progress of a training."""
 
     def published_path(self, round_index: int) -> Path:
-        """The published sum of a round. It is removed once a checkpoint includes it."""
+        """Return the path of a round's published sum."""
         return self.path / f"published-{round_index}.safetensors"
 
 
@@ -120,8 +108,8 @@ def create_run(
 ) -> RunFolder:
     """Return a new run folder; raise if the folder has more files than a killed start can leave.
 
-    `catalogue` is JSON. `fingerprint` is the hash of the data: the run can only resume on the same
-    data. It is None for a server in a network, which has no data.
+    `catalogue` is JSON. `fingerprint` is the hash of the data, on which alone the run can resume;
+    None for a federation's server, which has no data.
     """
     check_free(path)
     is_new = not path.exists()
@@ -129,7 +117,7 @@ def create_run(
     with file_errors(path, "write"):
         folder.data_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     clear_leftovers(folder)
-    # The format is the last line, so a file without it was truncated.
+    # The last line is the format, so a file without it is truncated.
     text = to_toml(config, header={}) + f"format = {FORMAT}\n"
     try:
         if fingerprint is not None:
@@ -143,7 +131,7 @@ def create_run(
 
 
 def check_free(path: Path | None) -> None:
-    """Raise if a new run cannot begin in this folder; None stands for a temporary folder."""
+    """Raise if a new run cannot begin in this folder; None is a temporary folder."""
     if path is not None and path.exists() and not is_untouched(path):
         raise RunFolderError(
             f"{path} is in the way: choose another --out, or go on with it by --resume"
@@ -299,7 +287,7 @@ def published_rounds(folder: RunFolder) -> set[int]:
 
 
 def played_rounds(folder: RunFolder) -> int:
-    """Return the number of rounds in the checkpoint or final parameters, the larger one."""
+    """Return the number of rounds in the checkpoint or in the final parameters: the larger."""
     counts = [0]
     if folder.checkpoint_path.is_file():
         rounds: Any = read_arrays(folder.checkpoint_path).get("round_index", 0)
@@ -311,7 +299,7 @@ def played_rounds(folder: RunFolder) -> int:
 
 
 def _rounds_in(path: Path, rounds: Any) -> int:
-    """Return a number of rounds that was read from a file; raise if it is no number."""
+    """Return a number of rounds from a file; raise if it is no number."""
     try:
         return int(rounds)
     except (TypeError, ValueError, OverflowError) as error:
@@ -327,7 +315,7 @@ def drop_published(folder: RunFolder, before: int) -> None:
 
 
 def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
-    """Return the evaluation in a file of a run folder; `name` may be of another protocol."""
+    """Return an evaluation of a run; `name` is the file's name, by default of its own protocol."""
     folder, settings = read_run(path)
     place = folder.evaluation_path.with_name(name)
     evaluation = Evaluation.read(place)
@@ -342,7 +330,7 @@ def read_evaluation(path: Path, name: str = "evaluation.json") -> Evaluation:
 
 def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
     """Write named arrays to a safetensors file, atomically."""
-    # One metadata entry and sorted names: the same arrays always give the same bytes.
+    # One metadata entry and sorted names, so that the same arrays always give the same bytes.
     entry = {"privrec": json.dumps(dict(metadata), sort_keys=True)}
     # Arrays of wider numbers come first, so that every array is aligned.
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
@@ -354,7 +342,7 @@ def write_arrays(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> Non
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    # Write one array at a time: `safetensors.numpy.save` copies all arrays twice.
+    # Write one array at a time, because `safetensors.numpy.save` copies all arrays twice.
     parts = (np.asarray(arrays[name], order="C").tobytes() for name in names)
     write_whole(path, chain([len(text).to_bytes(8, "little"), text], parts))
 
@@ -365,7 +353,7 @@ _DTYPES = {
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
 }
-"""The names of numpy's number types in safetensors files."""
+"""The names of numpy's types in safetensors files."""
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -410,7 +398,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def sync_folder(path: Path) -> None:
-    """Flush the file names in a folder to disk, so that a renamed file survives a power cut."""
+    """Flush a folder's file names to disk, so that a renamed file survives a power cut."""
     place = os.open(path, os.O_RDONLY)
     try:
         os.fsync(place)
@@ -420,7 +408,7 @@ def sync_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """Lock a run folder: two processes that train in it would corrupt its ledger."""
+    """Lock a run folder, because two processes that train in it would corrupt its ledger."""
     with file_errors(folder.path, "read"):
         place = os.open(folder.path, os.O_RDONLY)
     try:
@@ -457,14 +445,14 @@ def file_errors(path: Path, verb: str) -> Iterator[None]:
 
 
 WRITE_SECONDS = 0.25
-"""The least number of seconds between two writes. Chosen by hand: a page asks once per second."""
+"""The least seconds between two writes of progress. Chosen by hand; a page asks once per second."""
 Clock = Callable[[], float]
 
 
 class ProgressFile:
-    """Writes the progress of a training to one file, at most once per `WRITE_SECONDS`.
+    """Writes the progress of a training to a file.
 
-    Errors of writing are ignored: a training must not fail because of them.
+    Errors of writing are ignored, so that the training does not fail because of them.
     """
 
     def __init__(self, path: Path, *, clock: Clock = time.monotonic) -> None:
@@ -479,7 +467,7 @@ class ProgressFile:
         }
 
     def write(self, content: dict[str, object], *, now: bool = False) -> None:
-        """Write the content; skip it if the last write was recent, unless `now` is true."""
+        """Write the content; without `now`, not within `WRITE_SECONDS` of the last write."""
         with self._lock:
             time_now = self._clock()
             if not now and self._written is not None and time_now - self._written < WRITE_SECONDS:
@@ -513,7 +501,7 @@ def is_alive(pid: int, mark: object) -> bool:
 def process_mark(pid: int) -> str | None:
     """Return the start time of a process in ticks since boot; None if unknown.
 
-    The same process number may be reused later. The start time tells the two processes apart.
+    A process number may be used again later; the start time tells the two processes apart.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -524,9 +512,9 @@ def process_mark(pid: int) -> str | None:
 
 
 def temporary_run(config: RunSettings, catalogue: str, fingerprint: str) -> RunFolder:
-    """Return a new run folder that is removed when the returned object is garbage-collected.
+    """Return a new run folder, removed when the returned object is garbage-collected.
 
-    It is removed at the end of the process at the latest, unless the process is killed.
+    It is removed at the latest at the end of the process, unless the process is killed.
     """
     path = Path(tempfile.mkdtemp(prefix="privrec-"))
     try:
@@ -548,7 +536,7 @@ def copied(folder: RunFolder, path: Path) -> RunFolder:
     """Return a copy of a finished run's folder at `path`, which must not exist or be empty.
 
     An unfinished run is not copied: if both copies were resumed, both would publish sums, but each
-    ledger would count only its own.
+    ledger would count only the sums of its own copy.
     """
     if not folder.params_path.is_file():
         raise RunFolderError(f"{folder.path} is not finished: go on with it by --resume first")
@@ -574,7 +562,7 @@ def _remove(path: Path, owner: int) -> None:
 
 
 def folder_path(name: str, given: object) -> Path | None:
-    """Return a folder that is given as text or as a path; None if it is None."""
+    """Return a folder that is given as text, path or None; raise for other types."""
     if given is None:
         return None
     check_kind(name, given, (str, os.PathLike), "a path")

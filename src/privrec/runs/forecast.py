@@ -1,7 +1,7 @@
 """Estimates the time and memory of a run on this machine from a short measured sample.
 
 For each stage, one round is computed with some of its people, and the result is thrown away.
-Nothing is published or written. Only people who train or validate are used.
+Nothing is published or written, and no test person's data is used.
 """
 
 import gc
@@ -35,15 +35,15 @@ from privrec.simulate.cost import NOISE_COPIES, multiply_speed, process_memory
 from privrec.types import IntArray, Params
 
 _FEWEST, _MOST, _TIMES = 16, 4096, 4
-"""The people in the smallest and the largest sample of a round, and the growth factor."""
+"""The people in the smallest and largest sample of a round, and the factor between samples."""
 _AGAIN = 1.5
-"""If a sample takes more than this factor times the expected time, a compilation is assumed. The
-expected time grows in proportion to the number of people. Chosen by hand."""
+"""A sample that takes this many times longer than in proportion to its people is assumed to include
+a compilation. Chosen by hand."""
 _LONG = 5.0
-"""The seconds that a larger sample may take. Chosen by hand."""
+"""The seconds that a larger sample may be expected to take. Chosen by hand."""
 _TOO_LONG = 60.0
-"""A call that takes this many seconds is not timed a second time without its compilation.
-Compilation takes less time than this. Chosen by hand."""
+"""A call that takes this many seconds is not timed again without its compilation, which takes less
+time. Chosen by hand."""
 _LOOKED_AT = 128
 """The number of validation people in a sample."""
 
@@ -58,10 +58,10 @@ class Forecast:
 
 
 class _Sample(NamedTuple):
-    """The measurements of a stage: its seconds, its bytes, and its parameters after the sample.
+    """The measurements of a stage: seconds of all rounds, bytes, and parameters after the sample.
 
-    `seconds` is for all rounds of the stage. It includes `solving`, the seconds of the computation
-    after the last round. `published` is the size of a round's published sum in bytes.
+    `seconds` includes `solving`, the seconds of the computation after the last round. `published`
+    is the size of a round's published sum in bytes.
     """
 
     seconds: float | None
@@ -86,7 +86,7 @@ def forecast(prepared: Plan) -> tuple[Forecast, ...]:
         params, seconds = sample.params, sample.seconds
         if seconds is not None:
             seconds += _of_validation(prepared, stage, params)
-        # Subtract the parameters before and after the sample: `sample.bytes` includes them.
+        # Without the parameters before and after the sample, which `sample.bytes` includes.
         peak = _process_without(state, params) + sample.bytes
         found.append(Forecast(stage=stage.name, time_seconds=seconds, peak_bytes=peak))
     return tuple(found)
@@ -114,12 +114,11 @@ def of_choice(candidates: Sequence[Candidates]) -> Forecast:
 
 def _process_without(state: ServerState, params: Params) -> int:
     """Return the bytes of this process without the parameters before and after a sample."""
-    gc.collect()  # Free the sample's objects, which are not part of the run.
+    gc.collect()  # Frees the sample's objects, which are not part of the run.
     return max(0, process_memory() - _size((state.params, state.opt_state, params)))
 
 
 def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
-    """Return the measurements for all rounds of a phase."""
     before, _ = _timed(lambda: phase.device.prepare(state.params))
     phase.tell(state)
     telling, told = _timed(lambda: phase.tell(state))
@@ -128,7 +127,7 @@ def _of_phase(prepared: Plan, phase: Phase, state: ServerState) -> _Sample:
     sample = Cohort(people, prepared.task.federation.take)
     run = partial(_total_of_first, phase, state, told, sample)
     compiling, asking, count, total = _grown(run, cohort)
-    # Scale the sum to the whole cohort: the server's computation may depend on its size.
+    # Scale the sum to the whole cohort, because the server's work may depend on the numbers.
     scale = cohort / max(count, 1)
     update = {name: np.asarray(leaf) * scale for name, leaf in total.update.items()}
     total = total._replace(update=update, clients=cohort)
@@ -182,9 +181,9 @@ def _of_fit(fit: CentralFit, state: ServerState) -> _Sample:
 def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, Any]:
     """Return the seconds of compiling `run`, those of `run(whole)`, the largest count, its result.
 
-    `run` is called with more and more people, by a factor of `_TIMES`, while that stays short. The
-    last two samples give the seconds per additional person. `run(whole)` is extrapolated from them,
-    because the rest of a round takes the same time for any number of people.
+    While a call is short, the next one has `_TIMES` as many people. The seconds of `run(whole)` are
+    extrapolated from the last two calls: their difference gives the seconds per person, and the
+    rest of a round takes the same time for any number of people.
     """
     count = min(_FEWEST, whole)
     seconds, found = _timed(partial(run, count))
@@ -193,14 +192,14 @@ def _grown(run: Callable[[int], Any], whole: int) -> tuple[float, float, int, An
         once = seconds
         seconds, found = _timed(partial(run, count))
         compiling = max(0.0, once - seconds)
-    # The slope is not known yet. If this sample is long, assume time proportional to people.
+    # The seconds per person are not known yet. For a long sample, assume a time in proportion.
     slope = 0.0 if seconds < _LONG else seconds / max(count, 1)
     while (more := min(_TIMES * count, whole, _MOST)) > count:
         if seconds + slope * (more - count) > _LONG:
             break
         del found
         longer, found = _timed(partial(run, more))
-        # The larger number of people does not explain this time: something was compiled again.
+        # So much more time means that something was compiled again.
         if longer > _AGAIN * _TIMES * seconds:
             once = longer
             longer, found = _timed(partial(run, more))
@@ -222,29 +221,29 @@ def _of_validation(prepared: Plan, stage: Stage, params: Params) -> float:
 
 
 def _seconds_after(work: ServerWork | None) -> float | None:
-    """Return the seconds of the computation after the last round; None if not estimated."""
+    """Return the seconds of the server's work after the last round; None if not estimated."""
     return work.multiply_adds / multiply_speed() if work and work.multiply_adds else None
 
 
 def _size(tree: Any) -> int:
-    """Return the bytes of all arrays; an array that occurs twice counts once."""
+    """Return the bytes of all different arrays."""
     arrays = {id(leaf): int(np.asarray(leaf).nbytes) for leaf in jax.tree.leaves(tree)}
     return sum(arrays.values())
 
 
 def _some(people: IntArray, count: int) -> IntArray:
-    """Return a random sample of people in random order, so its first part is also a sample."""
+    """Return a sample of people in random order, so that its first people are a sample too."""
     return people[rng(0, 0, "forecast").choice(len(people), min(count, len(people)), replace=False)]
 
 
 def _timed_again(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the same as `_timed`, but without the time of the first call's compilation."""
+    """Return the result of `_timed` without the time of compilation, from a second call."""
     seconds, found = _timed(call)
     return _timed(call) if seconds < _TOO_LONG else (seconds, found)
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds of a call and its result, once the result is computed."""
+    """Return the seconds of a call until its result is computed, and the result."""
     started = time.perf_counter()
     found = call()
     # JAX returns before the arrays are computed, so wait for them.

@@ -1,7 +1,7 @@
 """Trains and tests several runs, and computes the curve of Hits@20 against epsilon.
 
-Finished runs in the folder are not trained again. The noise of these runs comes from seeds, so that
-their figures can be repeated. These runs protect nobody.
+Finished runs in the folder are not trained again. The noise of all runs comes from seeds, so that
+the figures can be repeated. So these runs protect nobody.
 """
 
 import json
@@ -53,11 +53,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The points, from the smallest ε to no noise, and Hits@20 of recommenders to compare with.
+    """The points, from the smallest ε to no noise, and other recommenders to compare with.
 
-    `together` is the total ε of the mechanism if all runs with noise use the same people. It is
-    None if no run has noise. `lines` has Hits@20 of the other recommenders. `warnings` name the
-    runs that are not clearly better than a simple rule.
+    `together` is the total ε of the mechanism if all runs with noise use the same people; None if
+    no run has noise. `lines` has Hits@20 of the other recommenders. `warnings` name the runs that
+    are not clearly better than a simple rule.
     """
 
     data: str
@@ -83,8 +83,7 @@ def find_frontier(
 ) -> Frontier:
     """Return the curve; trains and evaluates the runs that the folder does not have yet.
 
-    The folder then has one run folder for each ε and seed, and `frontier.json`. The noise is
-    seeded, so that the curve can be reproduced. The runs are experiments and protect nobody.
+    The folder then has one run folder for each ε and seed, and `frontier.json`.
     """
     if not epsilons or not all(epsilon > 0 for epsilon in epsilons):
         raise SettingsError(f"`epsilons` must be > 0, or inf; got {list(epsilons)}")
@@ -136,7 +135,7 @@ def _point(epsilon: float, group: Sequence[Row]) -> Point:
 
 
 def _lines(data: str, found: Sequence[Evaluation]) -> dict[str, float]:
-    """Return Hits@20 of the recommenders beside the curve, if they are known."""
+    """Return the known Hits@20 of the recommenders beside the curve."""
     lines = {}
     for name, shown in (("popularity", "popularity"), ("ease", "EASE, centralised")):
         levels = [one.references[name].hits[_K] for one in found if name in one.references]
@@ -149,7 +148,7 @@ def _lines(data: str, found: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def experiment_line(frontier: Frontier) -> str:
-    """Return a text: the runs are experiments, and what they would cost with secure noise."""
+    """Return a text: the runs protect nobody, and what they would cost with secure noise."""
     line = (
         "For experiments only: no protection. The noise of these runs came from seeds, and their"
         " figures from raw data."
@@ -169,7 +168,7 @@ def experiment_line(frontier: Frontier) -> str:
 
 
 def _together(places: Sequence[Path], delta: float) -> float | None:
-    """Return the total ε of all runs with noise, for a person who is in all of them."""
+    """Return the total ε of these runs for a person who is in all of them; None without runs."""
     whole = PrivacyLedger()
     for place in places:
         whole = whole.compose(open_run(place).ledger)
@@ -183,10 +182,7 @@ def place_of(out: Path, epsilon: float, seed: int) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run to train: a recipe, a seed, and ε and δ.
-
-    ε is None for a run without noise. δ is None for the default δ.
-    """
+    """A run to train. ε is None for a run without noise; δ is None for the default δ."""
 
     recipe: str
     seed: int
@@ -202,7 +198,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The name of its run folder."""
+        """The name of the run folder."""
         budget = "" if self.epsilon is None else f"-epsilon-{self.epsilon:g}"
         return f"{self.recipe}{budget}-seed-{self.seed}"
 
@@ -237,7 +233,7 @@ def jobs_of(
 
 
 def _check_jobs(jobs: Iterable[Job], data: str) -> None:
-    """Raise, before anything is trained, if a recipe cannot be trained on the data."""
+    """Raise if a recipe cannot be trained on the data."""
     people = load(data)
     for job in {(job.recipe, job.epsilon): job for job in jobs}.values():
         try:

@@ -1,8 +1,8 @@
 """The journal of a run: writes each round's release and its ledger line to disk before use.
 
-`params.safetensors` has the parameters that a run has learned, and a hash that identifies the run.
-The guarantee of a run is computed from its ledger. It does not cover parameters of another run, so
-such parameters are refused, even if their shapes fit.
+`params.safetensors` has the learned parameters and a hash that identifies their run. The guarantee
+of a run, from its ledger, does not cover parameters of another run. So such parameters are refused,
+even if their shapes fit.
 """
 
 import hashlib
@@ -47,8 +47,8 @@ from privrec.types import Params
 class RunJournal:
     """Writes the noised sum of each round and then its ledger line, before the sum is used.
 
-    `about` has values for every ledger line: how the federation computes its sums. `lines` are all
-    lines of the ledger. `ledger` has the releases from before this stage started or resumed.
+    `about` has values for every ledger line: how a federation computes its sums. `lines` are all
+    lines of the ledger. `ledger` has the releases before this stage started or resumed.
     `population` and `fingerprint` identify the people and the data.
     """
 
@@ -70,9 +70,9 @@ class RunJournal:
         """Return the sum that the round published before a kill; None if there is none.
 
         Secure noise cannot be drawn again. So the noised sum is kept on disk, and the resumed run
-        uses the same sum, which is counted once. If its ledger line is missing, this method writes
-        the line. With seeded noise nothing is kept: a repeated round publishes the same numbers
-        again, which is not a second release.
+        uses the same sum, which counts as one release. If its ledger line is missing, this method
+        writes the line. With seeded noise nothing is kept: a repeated round publishes the same
+        numbers, which is not a second release.
         """
         path = self.folder.published_path(state.round_index)
         if not self._keeps or not path.is_file():
@@ -90,8 +90,8 @@ class RunJournal:
         if self.config.budget.draws_in_secret:
             return secure()
         # The seed depends on everything that shapes the release. If two runs differ, even in one
-        # person, they must not have the same noise: it would cancel in their difference.
-        # `candidates` affects only the evaluation, and "halves" trains on all of its data.
+        # person, they must not have the same noise: it would cancel in their difference. Settings
+        # that only affect the evaluation are left out.
         left_out = {"candidates"} | ({"protocol"} if self.config.protocol == "halves" else set())
         shape = [
             self.config.model_dump_json(exclude=left_out),
@@ -104,20 +104,20 @@ class RunJournal:
         return seeded(rng(self.config.seed, state.round_index, f"noise {digest}"))
 
     def write(self, state: ServerState, published: Published) -> None:
-        """Write the noised sum if it is kept, then its ledger line, both before the sum is used."""
+        """Write the noised sum, if it is kept, and then its ledger line."""
         digest = None
         if self._keeps:
             digest = _write_published(self.folder.published_path(state.round_index), published)
-        # If a sum with secure noise was lost, the new sum is a second release and is counted.
+        # If a sum with secure noise was lost, the new sum counts as a second release.
         if self._keeps or self._line(state.round_index) is None:
             self._append(state, published, digest)
 
     def last_round(self, round_index: int) -> int:
-        """Return the number of rounds after which the budget or the stage ends."""
+        """Return the round at which the budget or the stage ends."""
         budget, last = self.config.budget, self.stage.last
         if budget.epsilon is None or not self.stage.release.is_private:
             return last
-        # Sums that are in the ledger and still on disk cost no more budget.
+        # Sums that are in the ledger and can be used again cost no more budget.
         paid = round_index
         while paid < last and self._is_there(paid):
             paid += 1
@@ -179,8 +179,8 @@ def open_journal(
                 f"{folder.ledger_path} has releases of other noise or cohorts than these settings"
                 " give: go on with the version of privrec that began the run"
             )
-    # The first stage of the paper has no noise. Then the budget applies only to the second stage,
-    # and the privacy statement says so.
+    # If the first stage has no noise, as in the paper, the budget applies only to the second stage;
+    # the privacy statement says so.
     return RunJournal(
         folder=folder,
         stage=stage,
@@ -198,7 +198,6 @@ def _digest(content: bytes) -> str:
 
 
 def _write_published(path: Path, published: Published) -> str:
-    """Write a noised sum and return the hash of the file."""
     arrays = {f"update {name}": np.asarray(a) for name, a in published.update.items()}
     arrays["clip_norm"] = np.asarray(published.clip_norm, np.float64)
     records.write_arrays(path, arrays, {})
@@ -216,7 +215,7 @@ def _read_published(path: Path) -> tuple[Published, str]:
 
 
 def write_params(folder: RunFolder, params: Params, *, recipe: str, rounds: int) -> None:
-    """Write the parameters of a finished run. This is the last file of a run."""
+    """Write the parameters, as the last file of a finished run."""
     arrays = {name: np.asarray(value) for name, value in params.items()}
     about = {"recipe": recipe, "rounds": str(rounds), "run": _mark(folder, str(rounds))}
     write_arrays(folder.params_path, arrays, about)
@@ -239,7 +238,7 @@ def _check_own(folder: RunFolder, about: Mapping[str, object]) -> None:
         raise RunFolderError(
             f"{path} is of another run: its recipe is {its!r}, and config.toml has {recipe!r}"
         )
-    # Older folders have no mark. For them only the scorer checks the shapes.
+    # Older folders have no mark; for them only the shapes are checked, by the scorer.
     if "run" in about and about["run"] != _mark(folder, about.get("rounds")):
         raise RunFolderError(
             f"{path} is of another run: it was not made with this config.toml and ledger.jsonl"
@@ -249,13 +248,13 @@ def _check_own(folder: RunFolder, about: Mapping[str, object]) -> None:
 def _mark(folder: RunFolder, rounds: object) -> str:
     """Return the mark of a run: a hash of its settings, its ledger and its number of rounds.
 
-    The last line of a ledger has a hash over all lines. Under secure noise the lines have hashes of
-    the published sums, so two such runs never have the same mark.
+    The hash in the last line of a ledger covers all lines. Under secure noise the lines have hashes
+    of the published sums, so two such runs never have the same mark.
     """
     lines = read_ledger(folder)
     with file_errors(folder.config_path, "read"):
         content = folder.config_path.read_bytes().splitlines(keepends=True)
-    # The data may be moved, so its path is left out. Its fingerprint is checked elsewhere.
+    # The path of the data is left out, because the data may be moved.
     kept = b"".join(line for line in content if not line.startswith(b"data = "))
     settings = hashlib.sha256(kept).hexdigest()
     parts = ["privrec run", settings, lines[-1].chain if lines else "", str(rounds)]

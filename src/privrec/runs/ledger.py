@@ -1,9 +1,9 @@
 """`ledger.jsonl`: one line per release, on disk before the release is used; and the total cost.
 
-Every line has a hash of itself and of the line before it (`chain`). A line also has the clipping
-bound, the noise multiplier and the scale of the noise; each follows from the other two. So a
-changed, removed or inserted line is found when the ledger is read. The chain is not a signature:
-someone who rewrites the whole file can make all hashes fit.
+Every line has a hash of itself and of the line before it (`chain`), so a changed, removed or
+inserted line is found when the ledger is read. A line also has the clipping bound, the noise
+multiplier and the scale of the noise, which must agree. The chain is not a signature: someone who
+rewrites the whole file can make all hashes fit.
 """
 
 import hashlib
@@ -42,9 +42,9 @@ def _as_sampling(value: object) -> object:
 class LedgerLine(Document):
     """One release. The fields are in the order of the file; only fields that were set are written.
 
-    A federation adds `sums` to `epsilon_of_server`, which say how its sums are computed. The recipe
-    `fedgnn` adds `local_noise` and `exchange`, which say what its devices do. Lines of earlier
-    versions do not have `numbers`.
+    Only a federation has the fields from `sums` to `epsilon_of_server`, which say how it computes
+    sums. Only the recipe `fedgnn` has `local_noise` and `exchange`, which say what its devices do.
+    Lines of earlier versions lack `numbers`.
     """
 
     round: int
@@ -73,7 +73,7 @@ class LedgerLine(Document):
 
     @property
     def release(self) -> Release:
-        """The release that the privacy accountant counts."""
+        """The release, as the privacy accountant needs it."""
         return Release(
             mechanism=self.mechanism,
             sampling=self.sampling,
@@ -82,7 +82,7 @@ class LedgerLine(Document):
         )
 
     def fault(self) -> str | None:
-        """Return an error if a value is impossible or two values disagree; otherwise None."""
+        """Return what is wrong if a value is impossible or two values disagree, else None."""
         for name in ("round", "clip_norm", "noise_scale"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -109,10 +109,7 @@ class LedgerLine(Document):
 
 
 def append_release(folder: RunFolder, before: Sequence[LedgerLine], line: LedgerLine) -> LedgerLine:
-    """Append one line to `ledger.jsonl`; return the line with its hash once it is on disk.
-
-    `before` are the existing lines.
-    """
+    """Return the line with its hash, after it was appended to the lines `before` on disk."""
     chain = _chain(before[-1].chain if before else "", line.as_json())
     whole = line.model_copy(update={"chain": chain})
     with file_errors(folder.ledger_path, "write"), folder.ledger_path.open("ab") as out:
@@ -126,7 +123,7 @@ def start_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return all lines of `ledger.jsonl`, and prepare the file for new lines.
 
     The file is created if it does not exist. An incomplete last line is removed: its release was
-    never used. The lines are checked before that, so a damaged ledger is not changed.
+    never used. A damaged ledger is not changed.
     """
     lines, path = read_ledger(folder), folder.ledger_path
     with file_errors(path, "write"):
@@ -142,10 +139,7 @@ def start_ledger(folder: RunFolder) -> list[LedgerLine]:
 
 
 def whole_lines(text: bytes) -> bytes:
-    """Return the text without an incomplete last line, whose release was never used.
-
-    A last line that only lacks its newline is complete.
-    """
+    """Return the text without an incomplete last line; one that only lacks its newline is kept."""
     end = text.rfind(b"\n") + 1
     try:
         json.loads(text[end:])
@@ -156,7 +150,7 @@ def whole_lines(text: bytes) -> bytes:
 
 def read_ledger(folder: RunFolder) -> list[LedgerLine]:
     """Return all lines of `ledger.jsonl`; raise if a line is not consistent."""
-    # Read the rounds first: a running training writes a ledger line before its round.
+    # Read the rounds first: a running training writes the ledger line of a round before the round.
     rounds = read_rounds(folder.rounds_path, RoundLine)
     with file_errors(folder.ledger_path, "read"):
         text = folder.ledger_path.read_bytes() if folder.ledger_path.is_file() else b""
@@ -168,8 +162,8 @@ def read_ledger(folder: RunFolder) -> list[LedgerLine]:
 def read_ledger_file(path: Path) -> list[LedgerLine]:
     """Return the lines of a ledger file outside of its run folder; raise if it has none.
 
-    Without the folder, missing lines at the end cannot be detected. An incomplete last line is
-    refused, because it may have been a release.
+    Without the folder, lines that are missing at the end cannot be detected. An incomplete last
+    line is refused, because it may have been a release.
     """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: `privrec privacy spent` adds up runs")
@@ -230,7 +224,7 @@ def _chain(before: str, line: Mapping[str, object]) -> str:
 
 
 def settled_ledger(folder: RunFolder) -> list[LedgerLine]:
-    """Return the lines of a ledger after checking that none are missing, to compute its cost.
+    """Return the lines of a ledger; raise if the line of a played or published round is missing.
 
     The checkpoint and the parameters have the number of played rounds, so missing lines at the end
     are detected. After a kill, a sum may be on disk without its ledger line. Somebody may have seen
@@ -247,14 +241,15 @@ def settled_ledger(folder: RunFolder) -> list[LedgerLine]:
 
 
 def check_played(folder: RunFolder, lines: Sequence[LedgerLine]) -> None:
-    """Raise unless there is a line for each round of the checkpoint and of the parameters."""
+    """Raise unless there is a line for each round before the checkpoint or the parameters."""
     check_has(folder, lines, range(played_rounds(folder)))
 
 
 def check_has(folder: RunFolder, lines: Sequence[LedgerLine], played: Iterable[int]) -> None:
-    """Raise unless there is a line for each round that was played.
+    """Raise unless there is a line for each played round.
 
-    The check stops at the first missing round, because a damaged file may have a huge round number.
+    The check stops at the first missing round, because a damaged file may have a huge number of
+    rounds.
     """
     there = {line.round for line in lines}
     missing = next((number for number in played if number not in there), None)
@@ -285,7 +280,7 @@ def ledger_of(folder: RunFolder) -> PrivacyLedger:
 
 
 def server_of(lines: Sequence[LedgerLine]) -> str | NodeNoise | None:
-    """Return what a federation's server sees, or which nodes add noise; None in a simulation."""
+    """Return what a federation's server sees, or how its nodes add noise; None in a simulation."""
     lines = [line for line in lines if line.sums]
     if not lines:
         return None
@@ -302,15 +297,14 @@ def server_of(lines: Sequence[LedgerLine]) -> str | NodeNoise | None:
 
 
 def noise_of(lines: Sequence[LedgerLine]) -> NoiseKind:
-    """Return "seeded" if any release has seeded noise, which ends the guarantee, else "secure"."""
+    """Return "seeded" (so no guarantee) if any release has seeded noise, else "secure"."""
     return "seeded" if any(line.noise == "seeded" for line in lines) else "secure"
 
 
 def too_few_have_learned(lines: Sequence[LedgerLine]) -> str:
-    """Return a warning if a run had too few people for its noise, by its ledger, else "".
+    """Return a warning if, by its ledger, a run had too few people for its noise, else "".
 
-    Ledgers of earlier versions do not have the number of published numbers; for them it returns ""
-    too.
+    Ledgers of earlier versions lack the number of published numbers; for them, return "".
     """
     stages: dict[str, list[LedgerLine]] = {}
     for line in lines:
@@ -339,8 +333,8 @@ def add_up(
 ) -> tuple[dict[str, Spent], Spent]:
     """Return the privacy cost of each run by its path, and the total cost of all runs.
 
-    A run that is given twice counts once. Runs whose populations have different names are refused,
-    unless `same_people` is true.
+    A run that is given twice counts once. Runs with different populations are refused, unless
+    `same_people` is true.
     """
     found = {str(path): read_run(path) for path in runs}
     lines = {name: settled_ledger(folder) for name, (folder, _) in found.items()}

@@ -1,8 +1,8 @@
 """Training: prepares a run, plays its rounds, and writes its parameters to a run folder.
 
 Without noise, a run can keep the state with the best Hits@20 for the validation people. With noise,
-it does not choose by them, because using their raw data would cost privacy budget too. Before a
-training with noise, there is a warning if there are too few people to learn anything.
+it cannot, because using their raw data would cost privacy budget too. Then a warning before the
+training says if there are too few people to learn anything.
 """
 
 import math
@@ -56,8 +56,8 @@ _HITS, _ROUND, _WORSE, _PARAM = "best hits", "best round", "best worse", "best p
 class Best:
     """The best state so far: the parameters after `round_index` rounds, and their Hits@20 (`hits`).
 
-    `worse` counts the validations after this state; all of them were worse. A later state with the
-    same Hits@20 replaces an earlier state.
+    `worse` is the number of validations since then; all were worse. A later state with the same
+    Hits@20 replaces an earlier state.
     """
 
     round_index: int
@@ -67,14 +67,14 @@ class Best:
 
 
 def after_look(best: Best | None, state: ServerState, hits: float) -> Best:
-    """Return the best state after a validation of `state`, whose Hits@20 is `hits`."""
+    """Return the best state so far, after a validation of `state` with Hits@20 = `hits`."""
     if best is not None and hits < best.hits:
         return replace(best, worse=best.worse + 1)
     return Best(round_index=state.round_index, hits=hits, params=state.params)
 
 
 def to_arrays(best: Best | None) -> Arrays:
-    """Return the best state as arrays of a checkpoint; empty if there is no best state."""
+    """Return the best state as arrays of a checkpoint; {} if there is none."""
     if best is None:
         return {}
     return {
@@ -102,7 +102,7 @@ def from_arrays(arrays: Arrays) -> Best | None:
 
 
 def too_few_to_learn(prepared: Plan) -> str:
-    """Return a warning if there are too few people for the noise of the run, else ""."""
+    """Return a warning if there are too few people for the run's noise, else ""."""
     if prepared.task.settings.budget.mechanism == "none":
         return ""
     return too_few_words(prepared.task.split.public_train, people_needed(_planned(prepared)))
@@ -124,8 +124,8 @@ def _planned(prepared: Plan) -> list[Sums]:
 
 
 CHECKPOINT_SECONDS = 5.0
-"""The seconds between two checkpoints if cohorts can be drawn again. A killed run loses about this
-much work. Chosen by hand; not tuned."""
+"""The seconds between two checkpoints if cohorts can be drawn again. A kill loses about this much
+work. Chosen by hand."""
 
 
 def train(
@@ -143,15 +143,15 @@ def train(
     """Return a finished run of a recipe; the same as `privrec train`.
 
     `data` is an input of `load` or an object that `load` returned. Without `out` the run folder is
-    temporary: it is removed when nothing uses the run any more. `Run.save` keeps it. In a notebook
-    and in a terminal a bar shows the progress, unless `progress` is false. `on_progress` replaces
-    the bar.
+    temporary: it is removed when nothing uses the run any more, unless `Run.save` copies it. In a
+    notebook and in a terminal a bar shows the progress, unless `progress` is false. `on_progress`
+    replaces the bar.
 
     With `resume` the interrupted run in `out` continues from its last checkpoint, on the same data
     and with its original settings. Settings need not be given again; different settings are
-    refused. With `strict` a run with noise is refused if the model's shape or scale would be
-    computed from people's data. `observe` is for an audit. It gets the plan and returns the same
-    plan, with stages that also report to the audit what they publish.
+    refused. With `strict` a run with noise is refused if a part of its catalogue is not declared
+    public. `observe` is for audits: it returns the given plan with stages that also report to the
+    audit what they publish.
     """
     name, read = named(data)
     path = folder_path("out", out)
@@ -161,13 +161,13 @@ def train(
     prepared = prepared if observe is None else observe(prepared)
     chosen = ""
     if started is None and observe is None:
-        records.check_free(path)  # Check now, because choosing settings takes time.
+        records.check_free(path)  # Checked now, because choosing settings takes time.
         prepared, chosen = with_choice(prepared, settings, on_progress, progress)
     config, federation = prepared.task.settings, prepared.task.federation
     _refuse_undeclared(federation, strict=strict and config.budget.mechanism != "none")
     # Find wrong settings and too little memory before any file is written.
     check_memory(prepared.stages())
-    # An audit (`observe`) needs no warning: it measures privacy, not quality.
+    # An audit (`observe`) needs no warning, because it does not measure quality.
     if started is None and observe is None and (few := too_few_to_learn(prepared)):
         warnings.warn(few, PrivacyWarning, stacklevel=2)
     if started is None:
@@ -189,7 +189,7 @@ def train(
 
 
 def _new_folder(prepared: Plan, path: Path | None, chosen: str) -> records.RunFolder:
-    """Return the folder of a new run; `chosen` is a line with the automatically chosen settings."""
+    """Return the folder of a new run; `chosen` is a line with the chosen settings."""
     config, federation = prepared.task.settings, prepared.task.federation
     about = (config, to_json(federation.catalogue), federation.fingerprint)
     folder = temporary_run(*about) if path is None else records.create_run(path, *about)
@@ -228,7 +228,7 @@ def with_settings(prepared: Plan, values: Mapping[str, object]) -> Plan:
 def train_and_evaluate(
     recipe: str, data: str, place: Path, *, on_progress: OnProgress | None = None, **settings: Any
 ) -> Evaluation:
-    """Return the evaluation of the run in `place`; trains and tests it first if needed."""
+    """Return the evaluation of the run in `place`, which is trained and tested first if needed."""
     begun = place.exists() and not records.is_untouched(place)
     if begun:
         # A resumed run keeps its original settings, so they must equal the requested ones.
@@ -266,12 +266,9 @@ def play_stages(
 ) -> None:
     """Play the remaining rounds that the budget allows; then write `params.safetensors`.
 
-    Without noise, a recipe may keep the state that is best for the validation people, and stop when
-    `patience` validations after it are all worse.
-
-    If the process is killed, the rounds since the last checkpoint are lost. A resumed run plays
-    them again. They publish the same sums, either computed from the same seed or read from disk.
-    Without a `network` the cohorts are simulated on this machine.
+    If the process is killed, a resumed run plays the rounds since the last checkpoint again. They
+    publish the same sums, computed from the same seed or read from disk. Without a `network` the
+    cohorts are simulated on this machine.
     """
     config, stages = prepared.task.settings, prepared.stages()
     figures = config.budget.shows_raw_figures
@@ -291,7 +288,7 @@ def play_stages(
             if not stopped:
                 state, best = _play_stage(prepared, stage, (state, best), folder, progress, network)
                 played = state.round_index
-            # If the budget or the training ended within a stage, later stages are not played.
+            # If the budget or the training ended within a stage, skip the later stages.
             stopped = stopped or played < stage.last
         if state is not None:
             records.drop_published(folder, played)
@@ -313,7 +310,7 @@ def _play_stage(
 ) -> Reached:
     """Return the state after the rounds that the budget allows, and the best state.
 
-    After Ctrl-C, a checkpoint of the last complete round is on disk.
+    Ctrl-C leaves a checkpoint of the last complete round on disk.
     """
     state, best = reached
     config = prepared.task.settings
@@ -336,8 +333,8 @@ def _play_stage(
                 line = line.model_copy(update=figures)
             records.append_round(folder, line, figures=config.budget.shows_raw_figures)
             complete = state, best
-            # A secretly drawn cohort cannot be drawn again, and a round in a network is slow. So
-            # write a checkpoint after every round.
+            # Write a checkpoint after every round if its cohort cannot be drawn again, or if it is
+            # slow because of the network.
             due = config.budget.draws_in_secret or network is not None
             due = due or time.monotonic() - saved > CHECKPOINT_SECONDS
             if due or state.round_index == last or _is_over(config, best):
@@ -402,12 +399,12 @@ def _validation_figures(
 
 
 def _is_over(config: RunSettings, best: Best | None) -> bool:
-    """Return whether training stops: `worse_looks` validations were worse than the best one."""
+    """Return whether training stops, because `worse_looks` validations were worse than the best."""
     return best is not None and 0 < config.worse_looks <= best.worse
 
 
 def checkpoint(folder: records.RunFolder, state: ServerState, best: Best | None = None) -> None:
-    """Write the server's state and the best state, replacing the old checkpoint atomically."""
+    """Replace the checkpoint by the server's state and the best state, atomically."""
     leaves = jax.tree.leaves((state.params, state.opt_state))
     arrays = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     arrays["clip_norm"] = np.asarray(state.clip_norm)
@@ -435,7 +432,7 @@ def restore(
         if fresh is None or stage.first < round_index:
             fresh = stage.start(None if fresh is None else fresh.params)
     if fresh is None or not fresh.params:
-        return None, None  # A fit of a single round has no parameters yet: it is repeated.
+        return None, None  # A fit in a single round has no parameters yet and is repeated.
     leaves, shape = jax.tree.flatten((fresh.params, fresh.opt_state))
     saved = [arrays[name] for name in sorted(arrays) if name.isdecimal()]
     if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in saved]:
@@ -450,7 +447,7 @@ def restore(
 
 
 def _figures_of(report: RoundReport, stage: str, *, seconds: float) -> RoundFigures:
-    """Return a round's figures; the loss is None if the training diverged."""
+    """Return a round's figures; a loss that is not finite becomes None."""
     loss = report.loss
     return RoundFigures(
         round=report.round_index,

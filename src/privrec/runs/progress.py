@@ -1,7 +1,7 @@
 """Reports the progress of a training to a callback, and writes it to a file for `privrec watch`.
 
-Under secure noise without `diagnostics`, the file has no timings, no counts of people and no memory
-figures. Steps inside a round are reported in per cent, and the file is removed at the end.
+Under secure noise without `diagnostics`, the file has no timings, counts of people or memory
+figures, gives steps inside a round in per cent, and is removed at the end.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from privrec.simulate.cost import process_memory
 from privrec.types import OnProgress
 
 LONG_ROUND_SECONDS = 1.0
-"""A callback gets the steps inside a round after this time. In shorter rounds the bar would
+"""A callback gets steps only this many seconds after a round began: in shorter rounds the bar would
 flicker."""
 _ROUNDS = 20
-"""The number of rounds for computing the speed. Chosen by hand."""
+"""The speed is computed from this many rounds. Chosen by hand."""
 
 
 class Progress:
-    """The progress of a training. Steps inside a round may be reported by any thread."""
+    """The progress of a training. Any thread may report steps inside a round."""
 
     def __init__(
         self,
@@ -79,8 +79,7 @@ class Progress:
     def step(self, what: str, done: int, total: int) -> None:
         """Report that `done` of `total` units of a step inside a round are done.
 
-        A report is dropped if the last one of the same step is less than `WRITE_SECONDS` old. Each
-        kind of step has its own timer, so other steps do not delay the first report of a long step.
+        A report is dropped if the last one with the same `what` is less than `WRITE_SECONDS` old.
         """
         now = self._clock()
         if what in self._told and now - self._told[what] < WRITE_SECONDS:
@@ -101,13 +100,13 @@ class Progress:
         self._ends.append(self._clock())
         self._now |= {"round": self._first + played, "stage_round": played, "step": None}
         if self._figures:
-            # Use the median, because the first round may include a compilation.
+            # The median, because the first round may include a compilation.
             times = [after - before for before, after in itertools.pairwise(self._ends)]
             self._now["seconds_per_round"] = round(statistics.median(times), 4)
         self._write()
         shown, self._shown = self._shown, {}
         for what, total in shown.items():
-            # The last step may have been dropped, so report the end of the step.
+            # Report the end of a step, because its last report may have been dropped.
             self._tell(what, total, total)
         what = "rounds" if self._stage == TRAIN else f"rounds for {self._stage}"
         self._tell(what, played, self._last - self._first)
@@ -115,8 +114,8 @@ class Progress:
     def end(self, *, finished: bool) -> None:
         """Report that the training is finished, or that an error or Ctrl-C stopped it.
 
-        The file is removed if the training failed before its first stage. It is also removed at the
-        end of a finished training whose timings and counts may not be written.
+        The file is removed if the training failed before its first stage, or if it is finished and
+        its timings may not be written.
         """
         if not self._stage or (finished and not self._figures):
             self._file.remove()

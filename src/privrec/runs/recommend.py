@@ -1,7 +1,7 @@
 """Recommendations for many people: everybody in the run's data, or newcomers from a file.
 
-The model is read once, and lists are written while they are computed. Example people, with their
-likes and lists, are made only from public or made-up data.
+The model is read once, and lists are written while they are computed. Example people, who are shown
+with their likes and lists, come only from public or made-up data.
 """
 
 import os
@@ -66,9 +66,8 @@ def lists_for(
 ) -> Iterator[pl.DataFrame]:
     """Return the lists of each group, best item first.
 
-    `on_progress` gets the number of people after each group. An item is not recommended to a person
-    who already has an interaction with it. The context of the recommendation (such as the time) is
-    unknown, so its features count as missing.
+    `on_progress` gets the number of people after each group. Items that a person has interacted
+    with are not in her list. The features of the context (such as the time) count as missing.
     """
     if top < 1:
         raise SettingsError(f"`top` must be >= 1; got {top}")
@@ -103,7 +102,7 @@ def _table(scorer: Scorer, catalogue: Catalogue, people: Clients) -> Scores:
 
 
 def check_out(path: Path) -> None:
-    """Raise unless recommendations can be written to a file of this name."""
+    """Raise unless lists can be written to a file of this name."""
     if path.suffix.lower() not in ENDINGS:
         raise SettingsError(f"--out must end in {' or '.join(ENDINGS)}; got {str(path)!r}")
     if path.is_dir():
@@ -111,10 +110,9 @@ def check_out(path: Path) -> None:
 
 
 def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> tuple[int, int]:
-    """Write the frames to one file; return the number of people and of rows.
+    """Write the frames to one file; return the numbers of people and rows.
 
-    The frames are first written to a temporary folder beside the file, so the file is complete or
-    does not exist.
+    A temporary folder beside the file gets the frames first, so that the file is never incomplete.
     """
     check_out(path)
     parts = path.with_name(f".{path.name}.{os.getpid()}.parts")
@@ -141,11 +139,11 @@ def write_lists(path: Path, frames: Iterable[pl.DataFrame]) -> tuple[int, int]:
 
 
 _ROWS = 2**17
-"""The least number of rows that are written at a time. Chosen by hand."""
+"""At least this many rows are written at a time. Chosen by hand."""
 
 
 def _larger(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Return the same rows in frames of at least `_ROWS` rows; the last frame may be smaller."""
+    """Yield the same rows in frames of at least `_ROWS` rows; the last frame may have fewer."""
     waiting = [pl.DataFrame(schema=SCHEMA)]
     for frame in frames:
         waiting.append(frame)
@@ -176,7 +174,7 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """Return the table in a CSV, TSV or Parquet file; raise if a line cannot be split."""
+    """Return the table in a text or Parquet file; raise if a line cannot be split."""
     raw = read_raw(path)
     if raw.bad:
         raise DataError(str(raw.bad[0]))
@@ -212,9 +210,9 @@ def names_of(data: str, federation: Federation) -> pl.Series:
 def newcomers_of(source: Source, catalogue: Catalogue) -> tuple[pl.Series, Clients]:
     """Return the names and the data of people in a table with columns user, item and value.
 
-    The column value is optional. An item is given by id or title. A value is a like if it is
-    greater than the data set's `positive_above`, as in training. Without values every row is a
-    like. The features of these people count as missing.
+    The column value is optional. An item is an id or a title. As in training, a value is a like if
+    it is greater than `positive_above` of the catalogue. Without values every row is a like. The
+    features of these people count as missing.
     """
     frame = source.frame
     for column in ("user", "item"):
@@ -236,7 +234,7 @@ def newcomers_of(source: Source, catalogue: Catalogue) -> tuple[pl.Series, Clien
     features = encode_one(catalogue.schema, "user", {})
     context = encode_one(catalogue.schema, "context", {})
     people = Clients(
-        # Use id 0, as `Device` does, so that each person gets the same list as from `Device`.
+        # Id 0, as in `Device`, so that each person gets the same list as from `Device`.
         ids=np.zeros(len(sizes), np.int64),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         item=item[order].astype(np.int32),
@@ -280,7 +278,7 @@ def _values(source: Source, catalogue: Catalogue) -> np.ndarray[tuple[int], np.d
 def history_frame(lines: Sequence[RoundLine]) -> pl.DataFrame:
     """Return a frame with one row for each round: its number, its stage and its known figures.
 
-    The Hits@k of validation people are in columns `validation@5` and so on.
+    The columns `validation@5` and so on are the Hits@k of validation people.
     """
     rows = []
     for line in (line.as_json() for line in lines):
@@ -295,12 +293,12 @@ def history_frame(lines: Sequence[RoundLine]) -> pl.DataFrame:
 
 _PEOPLE, _LIKES, _TOP = 10, 8, 10
 _LOOKED_AT = 8 * _PEOPLE
-"""The number of test people that are read. Example people are chosen from those who have likes on
-the device and likes to test."""
+"""The number of test people who are read. The examples are those with likes on the device and likes
+to test."""
 
 
 def examples_of(prepared: Plan, params: Params) -> Examples:
-    """Return at most ten test people, ordered by the number of items on the device."""
+    """Return at most ten test people in the order of the number of items on their device."""
     test = prepared.task.split.test
     places = np.unique(np.linspace(0, len(test) - 1, _LOOKED_AT).round().astype(np.int64))
     held = prepared.task.protocol.testing(prepared.task.whole)(test[places])

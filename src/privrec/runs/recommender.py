@@ -51,18 +51,18 @@ def evaluate(
     progress: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
-    """Return the figures of your own recommender, beside the same references as those of a run.
+    """Return the figures of your own recommender, beside those of the same references as for a run.
 
     `scorer` is a function `fit(likes) -> score`. `likes` is a CSR array (people, items): 1 where a
     person likes an item. Its rows are the people who train; under `halves` also the validation
     people. If `fit` has a second parameter without a default, it also gets the catalogue.
-    `score(seen)` gets the likes on the devices of some people, as an array of the same form. It
-    returns an array (people, items), where a higher score is better.
+    `score(seen)` gets the likes on the devices of some people, in the same form. It returns an
+    array (people, items), where a higher score is better.
 
     The people who train, the test people and the test items are those of a run with the same data,
-    protocol and seed. `data` is an input of `train`. The recommender may use everybody's raw data,
-    so there is no privacy guarantee. `out` is a folder for the figures. `privrec compare` and
-    `privrec.write_report` accept this folder. `progress` and `on_progress` are as in
+    protocol and seed. `data` is an input of `train`. There is no privacy guarantee, because the
+    recommender may use everybody's raw data. `out` is a folder for the figures, which
+    `privrec compare` and `privrec.write_report` accept. `progress` and `on_progress` are as in
     `run.evaluate`.
     """
     asked = checked_asked(protocol=protocol, candidates=candidates, references=references)
@@ -83,7 +83,7 @@ def evaluate(
     if 2 * sum(flat) > len(flat):
         warnings.warn(_FLAT.format(called, sum(flat), len(flat)), UserWarning, stacklevel=2)
     if place is not None:
-        # Use the layout of a run folder: `simulation/` has the figures from raw data.
+        # As in a run folder, figures from raw data are in `simulation/`.
         write_evaluation(place, found)
     return found
 
@@ -99,14 +99,14 @@ _NO_PRIVACY = privacy_report(PrivacyLedger(), delta=1e-6, noise="secure", withou
 def _prepared(settings: RunSettings, whole: Federation, fit: Fit, flat: list[bool]) -> Plan:
     """Return the fitted recommender as the plan of a run without training stages.
 
-    For each person who is scored, `flat` gets whether all items have the same score.
+    `flat` gets a value for each scored person: whether all items have the same score.
     """
     config, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
     n_items, name = federation.n_items, config.recipe
     people = [likes_of(federation.take(part), n_items) for part in chunks(split.fitted)]
     given = (sp.csr_array(sp.vstack(people, format="csr")),)
-    # Pass a copy, so that the function cannot change the data.
+    # A copy, so that the function cannot change the data.
     arguments = (*given, deepcopy(federation.catalogue)) if _takes_two(fit) else given
     score = _guarded(name, "fit", lambda: fit(*arguments))
     if not callable(score):
@@ -125,7 +125,7 @@ def _scores_of(name: str, score: Score, n_items: int, flat: list[bool], devices:
 
 
 def _guarded(name: str, what: str, call: Callable[[], Any]) -> Any:
-    """Return the result of a user's function; turn any exception into a `ScorerError`."""
+    """Return the result of a user's function; raise its exceptions as `ScorerError`."""
     try:
         return call()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):

@@ -1,7 +1,7 @@
 """An open run folder: evaluation, privacy guarantee, recommendations and export.
 
-An export has everything that may be released of a run, in one file that a phone can rank with. It
-is a zip archive of `model.json` (settings and privacy guarantee), `statement.txt`, `ledger.jsonl`,
+An export is one file with everything of a run that may be released; a phone can rank with it. It is
+a zip archive of `model.json` (settings and privacy guarantee), `statement.txt`, `ledger.jsonl`,
 `catalogue.json`, and the parameters as `params/NAME.npy`. The same run gives the same bytes.
 """
 
@@ -66,7 +66,7 @@ from privrec.types import OnProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An open run folder. The data is loaded only when needed; ranking does not need it."""
+    """An open run folder. The data is loaded only when needed; newcomers' lists do not need it."""
 
     folder: records.RunFolder
     config: RunSettings
@@ -90,8 +90,8 @@ class Run:
     def history(self) -> pl.DataFrame:
         """A frame with one row for each round.
 
-        Under secure noise it has only the number and the stage of each round. The other columns are
-        computed from raw data. Under secure noise they are written only with `diagnostics`.
+        Under secure noise it has only the number and the stage of each round, because the other
+        columns come from raw data; the setting `diagnostics` adds them.
         """
         return history_frame(self.figures or self._played)
 
@@ -116,8 +116,8 @@ class Run:
         that fit into `memory_gb` together. In a notebook and in a terminal a bar shows the
         progress, unless `progress` is false; `on_progress` replaces the bar.
 
-        The figures are written to `simulation/evaluation.json`. For another protocol, the file name
-        includes the protocol. `privrec.write_report` makes a page from the figures.
+        The figures are written to `simulation/evaluation.json`, or for another protocol to a file
+        with the protocol in its name. `privrec.write_report` makes a page from them.
         """
         asked = checked_asked(
             protocol=protocol, candidates=candidates, references=references, memory_gb=memory_gb
@@ -146,12 +146,12 @@ class Run:
         return server_of(settled_ledger(self.folder)) is not None
 
     def _check_data(self) -> None:
-        """Raise if the data is known to differ from the data that the run started with."""
+        """Raise if the data differs from the data that the run started with, as far as is known."""
         if records.has_data_mark(self.folder):
             records.check_data(self.folder, self.prepared.task.federation.fingerprint)
 
     def _check_people(self) -> None:
-        """Raise unless it is known that the test people did not train."""
+        """Raise if the data differs or if the test people may have trained."""
         self._check_data()
         if self.is_of_strangers:
             raise RunFolderError(
@@ -165,7 +165,7 @@ class Run:
         if protocol is None and candidates is None:
             return (
                 self.folder.report_path
-            )  # This path does not depend on the data, so do not load it.
+            )  # This path does not depend on the data, which takes time to load.
         ending = ending_of(self.prepared, tested_by(self.prepared, protocol, candidates))
         return self.folder.report_path.with_stem(f"report{ending}")
 
@@ -180,12 +180,12 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds played; smaller than requested if the budget ended first."""
+        """The number of rounds played; fewer than requested if the training stopped early."""
         return len(self._played)
 
     @property
     def choice(self) -> str:
-        """The settings that the recipe chose before the training, as text; "" if it chose none."""
+        """The settings that the recipe chose before the training, as text; "" if there are none."""
         path = self.folder.choice_path
         if not path.is_file():
             return ""
@@ -194,12 +194,12 @@ class Run:
 
     @property
     def ledger(self) -> PrivacyLedger:
-        """The privacy ledger with every release of the run, read from its folder."""
+        """The privacy ledger with every release of the run."""
         return ledger_of(self.folder)
 
     @property
     def catalogue(self) -> Catalogue:
-        """The items and features that the run was trained with, read from its folder."""
+        """The items and features that the run was trained with."""
         return records.read_catalogue(self.folder)
 
     def privacy(self) -> PrivacyReport:
@@ -226,7 +226,7 @@ class Run:
 
     def model(self) -> Model:
         """Return everything that may be released, in the form that a phone gets."""
-        # Read the ledger first: a missing release is the most important error.
+        # Read the ledger first, because a missing release is the most important error.
         privacy = self.privacy().as_json()
         return Model(
             params={name: np.asarray(a) for name, a in load_params(self.folder).items()},
@@ -257,8 +257,7 @@ class Run:
 
         Without a `frame` the lists are for everybody in the run's data. A `frame` has newcomers,
         with columns user, item and, optionally, value. Without values each row is a like; with
-        values a row may be a dislike. A person is not recommended an item that she already has an
-        interaction with.
+        values a row may be a dislike. Items that a person has interacted with are not in her list.
         """
         check_kind("top", top, int, "a whole number")
         new = None if frame is None else Source(frame=as_polars(frame))
@@ -292,7 +291,7 @@ def beside_report(report: Path, name: str) -> Path:
 def _is_public(prepared: Plan) -> bool:
     """Return whether the run's data is a built-in data set: made up, or published by others.
 
-    A user's own data may have the same name. So the data itself is compared with the built-in data.
+    The data itself is compared, because a user's own data may have the same name.
     """
     data = prepared.task.settings.data
     if data.partition(":")[0] not in BUILT_IN:
@@ -303,21 +302,21 @@ def _is_public(prepared: Plan) -> bool:
         return False  # The built-in data is not on this machine, so this is not it.
 
 
-# The earliest time stamp of zip, always the same, so that a run always gives the same bytes.
+# The earliest time stamp of zip; it is constant, so that a run always gives the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where: str = "") -> int:
     """Write everything that may be released of a finished run to a file, atomically.
 
-    `items` is a table of items. Items that the run does not have are added from their public
-    features. `where` is the name of the table in error messages. Returns the number of added items.
+    `items` is a table of items, of which new ones are added from their public features. `where` is
+    the name of the table in error messages. Returns the number of added items.
     """
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
     model = run.model()
     if other := [name for name, array in model.params.items() if array.dtype != np.float32]:
-        # The neighbour matching of fedgnn has a key and vectors of single people.
+        # With neighbour matching, fedgnn has a key and the vectors of single people.
         raise RunFolderError(
             f"a run of {run.config.recipe} with {other[0]!r} cannot be exported: devices were told"
             " this of each other, and it is not for others"
@@ -326,7 +325,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
     known = model.catalogue.n_items
     if items is not None:
         model = _with_more_items(run, model, items, where)
-    # Leave out the path of the data, which is private.
+    # The path of the data is private, so it is replaced by the catalogue's name.
     settings = {**model.settings, "data": model.catalogue.name}
     about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
     with records.file_errors(run.folder.ledger_path, "read"):
@@ -345,7 +344,7 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
             array = io.BytesIO()
             np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
             _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
-    # Raises if the file cannot be read or its parameters, catalogue and settings do not fit.
+    # Raises if the file cannot be read or its parts do not fit together.
     read_model(content, str(path)).device()
     records.write_whole(path, content.getvalue())
     return model.catalogue.n_items - known
@@ -375,7 +374,7 @@ def _with_more_items(run: Run, model: Model, items: pl.DataFrame, where: str) ->
 
 
 def _warn_of_order(catalogue: Catalogue) -> None:
-    """Warn if the order of the items may depend on people's data, as in older versions."""
+    """Warn if the order of the items may depend on people's data, as in runs of older versions."""
     ids = list(catalogue.item_ids)
     if ITEM_LIST in catalogue.undeclared and ids != sorted(ids, key=natural_order):
         warnings.warn(

@@ -1,4 +1,4 @@
-"""The page of attacks and audits: ROC curves, what each attacker knows, bounds on epsilon."""
+"""The page of attacks and audits: ROC curves, knowledge of each attacker, bounds on epsilon."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,11 +19,11 @@ _KNOWS = {
     "twice": "the same of two trainings: both count in the ledger",
 }
 BOUNDS = {"curve": "ROC area", "one_run": "one run", "clopper_pearson": "Clopper-Pearson"}
-"""The lower bounds of an audit."""
+"""The names of an audit's lower bounds on epsilon."""
 
 
 def render_attacks(*documents: Attack | Audit, links: Sequence[Link] = ()) -> str:
-    """Return the page of the documents `attack.json` and `audit.json` of some runs."""
+    """Return the page of some `attack.json` and `audit.json` documents."""
     audits = [document for document in documents if isinstance(document, Audit)]
     return render(
         "attacks.html",
@@ -53,9 +53,10 @@ def _attack_chart(attacks: Attacks) -> Markup:
 
 
 def _audit_chart(audit: Audit) -> Markup:
-    """Return the curve of the canaries. Its steps are 1/n, where n of them stayed out.
+    """Return the ROC chart of the canaries.
 
-    Of a curve without such steps, all canaries are taken: then nothing is left out that is known.
+    The smallest step along x is 1/n, where n canaries did not take part. If the curve has no step,
+    n is the number of all canaries.
     """
     steps = [x for x, _ in audit.curve if x > 0]
     others = round(1 / min(steps)) if steps else audit.canaries
@@ -72,12 +73,12 @@ def _roc_chart(curves: Mapping[str, Points], dashed: Mapping[str, Points]) -> Ma
 
 
 def _told(kind: Kind) -> Points:
-    """Return a curve from the lowest false-positive rate on that can be told."""
+    """Return an ROC curve from the lowest false-positive rate that can be measured."""
     told = [point for point in kind.curve if kind.can_tell(point[0])]
     hidden = [point for point in kind.curve if not kind.can_tell(point[0])]
     first = 1 / kind.others if hidden and kind.others else 0.0
     if hidden and not (told and told[0][0] <= first * (1 + 1e-9)):
-        # Whoever may accuse one of the others finds at least those who are found without it.
+        # With one false positive, an attacker finds at least the members that he finds with none.
         told.insert(0, (first, max(y for _, y in hidden)))
     return told
 
@@ -88,7 +89,7 @@ def _known(attacks: Attacks) -> list[tuple[str, Kind]]:
 
 
 def attack_table(attacks: Attacks) -> Table:
-    """Return the figures of each kind; the last column says what its attacker knows."""
+    """Return the figures of each kind of attack; the last column says what the attacker knows."""
     head = ("attack", "accuracy", "paper's accuracy", "AUC", "TPR at 1 %", "TPR at 0.1 %", "knows")
     rows = []
     for name, kind in _known(attacks):
@@ -112,7 +113,7 @@ def attack_table(attacks: Attacks) -> Table:
 
 
 def server_table(views: Sequence[ServerView]) -> Table:
-    """Return what a curious server reads off the contributions of each phase."""
+    """Return a table of how well a curious server infers items and likes, by phase."""
     head = (
         "phase", "people", "items: precision", "recall", "likes: precision", "recall", "guessing"
     )  # fmt: skip
@@ -151,7 +152,7 @@ def _name(document: OfRun) -> str:
 
 
 def _interval(value: Area | float | None) -> str:
-    """Return a figure, with its interval where it has one; a dash if there is no figure."""
+    """Return a figure with its interval, if it has one; a dash without a figure."""
     if not isinstance(value, Area):
         return figure(value)
     return f"{figure(value.value)} [{figure(value.low)}, {figure(value.high)}]"

@@ -1,4 +1,7 @@
-"""Line charts as SVG: axes, places of points, looks of curves. `chart.html` draws them."""
+"""Line charts as SVG: the axes, the positions of points and the styles of curves.
+
+The template `chart.html` draws them.
+"""
 
 import itertools
 import math
@@ -12,7 +15,7 @@ from privrec.show.page import light_style, part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis from `low` to `high`, its `ticks` as text by value, and how it is divided."""
+    """An axis from `low` to `high`, with the text of each tick by its value."""
 
     low: float
     high: float
@@ -20,22 +23,23 @@ class Axis:
     is_log: bool = False
 
     def share(self, value: float) -> float:
-        """Return how far along the axis a value stands, in [0, 1]; what is outside is on an end."""
+        """Return the position of a value on the axis, in [0, 1]; outside values are at an end."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
-        # Halves: the difference of two large numbers of opposite sign could overflow.
+        # Use halves, because the difference of large numbers of opposite sign could overflow.
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
 
     def says(self, value: float) -> str:
-        """Return a value as a reader wants it: its name where it has one, else a short number."""
+        """Return a value as text: that of its tick if it has one, else a short number."""
         return self.ticks.get(value, f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}")
 
 
 def x_axis(values: Sequence[float]) -> Axis:
-    """Return an axis to the largest value, with round numbers on it; it starts at the smallest.
+    """Return an axis from the smallest to the largest value, with round numbers as ticks.
 
-    Whole numbers are counts, such as rounds: they start at 0, so that charts can be compared.
+    For whole numbers, which are counts such as rounds, the axis starts at 0 (or below), so that
+    charts can be compared.
     """
     whole = all(float(value).is_integer() for value in values)
     low = min(*values, 0.0) if whole else min(values)
@@ -45,15 +49,15 @@ def x_axis(values: Sequence[float]) -> Axis:
 
 
 def y_axis(values: Sequence[float]) -> Axis:
-    """Return an axis from a round number below all values to one above them."""
+    """Return an axis whose ends are round numbers below and above all values."""
     ticks = _ticks(*_with_room(min(values), max(values)))
     return Axis(low=min(ticks[0], *values), high=max(ticks[-1], *values), ticks=_texts(ticks))
 
 
 def log_axis(values: Sequence[float], *, widen: bool = False) -> Axis:
-    """Return a logarithmic axis of positive values; with `widen` it ends on numbers that it shows.
+    """Return a logarithmic axis of positive values; with `widen`, its ends are ticks.
 
-    It shows powers of ten, and where these are few also 2 and 5 times them.
+    The ticks are powers of ten; on short axes also 2 and 5 times them.
     """
     low, high = min(values), max(values)
     if high <= low:
@@ -70,7 +74,7 @@ def log_axis(values: Sequence[float], *, widen: bool = False) -> Axis:
 
 
 def named_axis(values: Sequence[float], names: Mapping[float, str]) -> Axis:
-    """Return an axis whose values have names, with some room at both ends."""
+    """Return an axis with names as ticks, and with some room at both ends."""
     low, high = min(values), max(values)
     inside = {float(x): name for x, name in names.items() if low <= x <= high}
     return Axis(low=low - 0.3, high=high + 0.3, ticks=inside)
@@ -89,7 +93,7 @@ def _with_room(low: float, high: float) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Return four to nine round numbers that span the range; fewer if they must be `whole`."""
+    """Return five to ten round numbers that span the range; fewer if they must be `whole`."""
     span = max(high - low, 1e-9)
     step = 10.0 ** len(str(int(span))) if span >= 1 else 1.0
     while span / step < 4:
@@ -103,7 +107,7 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
 
 Points = Sequence[tuple[float, float]]
 Ends = Mapping[float, tuple[float, float]]
-"""By the x of a point, the ends of an interval around its y."""
+"""The ends of the interval around the y of a point, by the x of the point."""
 
 _BOX = {"width": 640, "height": 300, "left": 58, "right": 510, "top": 16, "bottom": 260}
 _COLOURS = 6
@@ -114,7 +118,8 @@ _SHAPES = (
     "M0-4.6L4.6 0L0 4.6L-4.6 0z",
     "M0 4.4L4.2-3.2h-8.4z",
 )
-"""Place n has shape n modulo 5 and colour n modulo 6: 30 places before both come again."""
+"""The SVG paths of the dots. Number n in `_PLACES` means shape n modulo 5 and colour n modulo 6, so
+30 names differ in at least one of them."""
 _RECIPES = (
     *("privrec-plus", "dp-privrec-plus", "popularity", "item-knn", "ease", "own-items"),
     *("privrec", "dp-privrec", "dp-privrec-one", "lm-privrec", "fcf", "fedgnn", "dpals", "ncf"),
@@ -126,24 +131,24 @@ _PLACES = {
     **{f"Hits@{k}": place for place, k in enumerate((30, 20, 10, 5))},
     **{name: place for place, name in enumerate(("loss", *_ATTACKS))},
 }
-"""The place of a name, the same on all pages: a colour that changed its meaning would mislead.
-Append new recipes, and move none."""
+"""Each name's number, which decides its colour and shape on all pages. Append new recipes and move
+none: otherwise colours would change their meaning."""
 _DASHES = ("5 4", "1.5 3", "9 3 2 3")
 _LINE = 400
-"""Points of a line: more cannot be seen. Long curves are thinned."""
+"""The most points of a line; longer curves are thinned, because more points cannot be seen."""
 _DOTS = 40
-"""A curve of more points than this is drawn without dots; so many of them can be hovered."""
+"""A curve with more points than this has no visible dots, and about this many points with tips."""
 _BARS = 8
-"""A curve without dots has about so many intervals: more would hide it."""
+"""A curve without dots has about this many intervals, because more would hide it."""
 _ROOM = 1.25
-"""A logarithmic x axis begins and ends by this factor beyond its points."""
+"""A logarithmic x axis extends by this factor beyond its points."""
 _LETTERS, _BESIDE = 19, 16
-"""Letters of a curve's name, and names, that fit beside the chart."""
+"""The number of letters of a name, and the number of names, that fit beside the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Curve:
-    """A named curve: the points to draw, its class, its shape, and the intervals of its points.
+    """A named curve: its points, CSS class (`look`), dots (`shape`), dashes and intervals (`ends`).
 
     A level is a curve of one point, without a shape.
     """
@@ -158,7 +163,7 @@ class _Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """The axes and their names, which say where a point stands in the picture."""
+    """The axes and their names; it computes the position of a point in the picture."""
 
     x: Axis
     y: Axis
@@ -196,15 +201,15 @@ def line_chart(
 ) -> Markup:
     """Return a figure of named curves; "" if no curve has two points and there are no `levels`.
 
-    `levels` are dashed horizontal lines, such as a baseline. `x_names` are the labels of an x axis
-    that is not numeric. `bars` are intervals around points, by the name of a curve; that of a level
-    is at x = 1. `kinds` says which recipe a curve or level is of, where its name does not: a recipe
-    has one colour on all pages. `logs` names the logarithmic axes: "x", "y" or "xy". With
-    `from_zero` the y axis has 0 on it. With `steps` a value holds until the next point.
-    With a `title` it is a whole SVG file, with colours of its own, and no part of a page.
+    `levels` are horizontal lines, such as a baseline. `x_names` are the labels of an x axis that is
+    not numeric. `bars` are intervals around points, by the name of a curve; that of a level is at
+    x = 1. `kinds` has the recipe of a curve or level whose name is not a recipe: it decides the
+    colour. `logs` names the logarithmic axes: "x", "y" or "xy". With `from_zero` the y axis has 0
+    on it. With `steps` a value holds until the next point. With a `title` the result is a whole SVG
+    file instead of a part of a page.
 
     Points that are not finite, such as the loss of a run that diverged, are left out, and so are
-    those that are not positive on a logarithmic axis.
+    points that are not positive on a logarithmic axis.
     """
     curves = _curves(series, bars or {}, logs)
     lines = _curves({name: [(1.0, y)] for name, y in (levels or {}).items()}, bars or {}, logs)
@@ -230,7 +235,7 @@ def line_chart(
 
 
 def _curves(series: Mapping[str, Points], bars: Mapping[str, Ends], logs: str) -> list[_Curve]:
-    """Return the curves and intervals that have a place on the axes, still without looks."""
+    """Return the curves and intervals that can be drawn on the axes, without styles."""
     curves = []
     for name, points in series.items():
         shown = [point for point in points if _has_place(*point, logs)]
@@ -251,7 +256,7 @@ def _has_place(x: float, y: float, logs: str) -> bool:
 
 
 def _is_chart(curves: Sequence[_Curve]) -> bool:
-    """Return whether there is anything to draw: one point is a number, and no chart."""
+    """Return whether there is anything to draw: a curve with at least two points."""
     return any(len(dict(curve.points)) > 1 for curve in curves)
 
 
@@ -263,10 +268,10 @@ def _with_looks(curves: Sequence[_Curve], recipes: Sequence[str]) -> list[_Curve
 
 
 def looks_of(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return the colour's class, the shape and the dash of each name in a chart.
+    """Return the CSS class of the colour, the shape and the dashes of each name in a chart.
 
-    A name of `_PLACES` has its own colour, others take colours that are left. Of several curves of
-    one colour the later ones have other shapes and are dashed.
+    A name in `_PLACES` has its own colour; other names take free colours. If several curves have
+    the same colour, the later ones have other shapes and are dashed.
     """
     known = {_PLACES[name] % _COLOURS for name in names if name in _PLACES}
     places: list[int] = []
@@ -294,8 +299,7 @@ def log_chart(
 ) -> Markup:
     """Return a figure of named curves from `low` to 1 on two logarithmic axes; "" without curves.
 
-    What is below `low`, also 0, is drawn on the edge: logarithms have no place for it. `dashed`
-    curves are for comparison.
+    Values below `low`, also 0, are drawn at the edge. `dashed` curves are for comparison.
     """
     curves = _curves(series, {}, "")
     if not _is_chart(curves):
@@ -311,7 +315,7 @@ def log_chart(
 
 
 def _kept(places: Points, most: int) -> list[int]:
-    """Return which of some places are kept: about `most`, equally far apart along the curve."""
+    """Return the indices of about `most` points, equally far apart along the curve."""
     if len(places) <= most:
         return list(range(len(places)))
     steps = [math.dist(*both) for both in itertools.pairwise(places)]
@@ -332,7 +336,8 @@ def _figure(
 ) -> Markup:
     """Return the figure: the chart, and below it the names of its curves.
 
-    A phone shows the names below alone; others show them where they do not fit beside the chart.
+    On narrow screens the names are only below. On others they are beside the chart, and also below
+    if they do not fit beside it.
     """
     drawn = (*beside, *curves)
     labels = [(frame.top(one.points[-1][1]), one.name, one.look) for one in (*levels, *drawn)]
@@ -359,7 +364,7 @@ def _figure(
 
 
 def _level(frame: _Frame, level: _Curve) -> dict[str, object]:
-    """Return a horizontal line, and the interval around it as a band."""
+    """Return what the template needs to draw a level: a line, and its interval as a band."""
     value, ends = level.points[0][1], next(iter(level.ends.values()), None)
     band = (frame.top(ends[1]), frame.top(ends[0]) - frame.top(ends[1])) if ends else None
     tip = f"{level.name}: {frame.says(value, ends)}"
@@ -367,7 +372,7 @@ def _level(frame: _Frame, level: _Curve) -> dict[str, object]:
 
 
 def _drawn(frame: _Frame, curve: _Curve, *, steps: bool) -> dict[str, object]:
-    """Return the line of a curve, and the points that can be hovered with their intervals."""
+    """Return what the template needs to draw a curve: line, intervals, and dots with tips."""
     placed = [frame.place(x, y) for x, y in curve.points]
     line = [placed[index] for index in _kept(placed, _LINE)]
     if steps:
@@ -389,7 +394,6 @@ def _drawn(frame: _Frame, curve: _Curve, *, steps: bool) -> dict[str, object]:
 
 
 def _bar(frame: _Frame, x: float, ends: tuple[float, float]) -> str:
-    """Return the path of an interval."""
     at, low, high = frame.left(x), frame.top(ends[0]), frame.top(ends[1])
     return f"M{at} {low}V{high}M{at - 4:.1f} {low}h8M{at - 4:.1f} {high}h8"
 
@@ -403,7 +407,7 @@ def _dot(frame: _Frame, curve: _Curve, index: int) -> dict[str, object]:
 
 
 def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
-    """Move labels down until none overlaps another, then move those below the axis back up."""
+    """Return labels (y, name, look) moved down until none overlap, then up if below the axis."""
     placed: list[tuple[float, str, str]] = []
     for y, name, look in sorted(labels):
         below = max(y, placed[-1][0] + 14) if placed else y
@@ -417,10 +421,10 @@ def _apart(labels: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]
 
 
 def _dash(number: int) -> str:
-    """Return how a line for comparison is dashed, so that it can be told from the one before."""
+    """Return the dashes of a line; neighbouring numbers have different dashes."""
     return _DASHES[number % len(_DASHES)]
 
 
 def _cut(name: str) -> str:
-    """Return a name that fits beside the chart: names of runs often differ at their end alone."""
+    """Return a name that fits beside the chart; it keeps its end, where names of runs differ."""
     return name if len(name) <= _LETTERS else f"{name[:6]}…{name[7 - _LETTERS :]}"

@@ -13,10 +13,10 @@ from privrec.show.promise import statement_of
 from privrec.show.report import Row, are_same, hits_table, looks_in, validation_chart
 
 Settings = Mapping[str, Mapping[str, object]]
-"""The settings of each run, by its name."""
+"""The settings of each run, by the name of the run."""
 _K = 20
 _OPTIONAL = ("epsilon", "noise_multiplier")
-"""Settings that a run of any recipe with noise may lack: then they differ."""
+"""Settings that a run with noise may lack. If only some runs have one of them, it differs."""
 
 
 def render_comparison(
@@ -25,9 +25,9 @@ def render_comparison(
     rounds: Mapping[str, Sequence[RoundFigures]] | None = None,
     reports: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the page that shows several runs side by side, one part for each data set.
+    """Return the page that shows runs side by side, with one part for each table.
 
-    `rounds` are what each run's rounds did, and `reports` the addresses of the runs' reports.
+    `rounds` has the figures of the rounds, and `reports` the address of the report, by run.
     """
     known, parts = reports or {}, []
     for data, lines in compared.tables.items():
@@ -59,7 +59,7 @@ def render_comparison(
 
 
 def _hits(data: str, lines: Sequence[Line], reports: Mapping[str, str]) -> Table:
-    """Return the table of some runs, without the columns that are empty in all rows."""
+    """Return the table of some lines, without empty columns."""
     head = columns()
     rows = [[_linked(line.name, reports), *map(_unbroken, line.cells()[1:])] for line in lines]
     kept = [n for n in range(len(head)) if any(row[n] for row in rows)]
@@ -73,7 +73,7 @@ def _hits(data: str, lines: Sequence[Line], reports: Mapping[str, str]) -> Table
 
 
 def _unbroken(text: str) -> Cell:
-    """Return a cell as HTML; a line does not end inside "δ = 1e-06"."""
+    """Return a cell as HTML, without a line break inside "δ = 1e-06"."""
     escaped = str(escape(text))
     return Markup(re.sub(r"δ = \S+", r'<span class="one">\g<0></span>', escaped))  # noqa: S704
 
@@ -83,7 +83,7 @@ def _linked(name: str, reports: Mapping[str, str]) -> Cell:
 
 
 def _new_items(evaluations: Mapping[str, Evaluation]) -> Table | None:
-    """Return the table over items that are new to a person; None if it says what the first says."""
+    """Return the table over items that are new to a person; None if it equals the main table."""
     ours = {name: one.new_only for name, one in evaluations.items() if one.new_only is not None}
     if all(are_same(new.hits, evaluations[name].hits) for name, new in ours.items()):
         return None
@@ -94,7 +94,7 @@ def _new_items(evaluations: Mapping[str, Evaluation]) -> Table | None:
             if other not in recipes and figures.new_only is not None:
                 called = f"{other} (seed {run.seed})"
                 if others.get(called, figures.new_only).hits != figures.new_only.hits:
-                    # Other people or items were tested under the same seed.
+                    # Another run of the same seed tested other people or items.
                     called = f"{other} (beside {name})"
                 others.setdefault(called, figures.new_only)
     rows: list[Row] = [(name, new.hits, "ours") for name, new in ours.items()]
@@ -103,7 +103,7 @@ def _new_items(evaluations: Mapping[str, Evaluation]) -> Table | None:
 
 
 def _differing(settings: Settings) -> Table | None:
-    """Return the settings that are not the same in all runs that have them; None without any."""
+    """Return a table of the settings that differ between runs; None if there are none."""
     keys = dict.fromkeys(key for one in settings.values() for key in one)
     values = {key: [str(one[key]) for one in settings.values() if key in one] for key in keys}
     rows = [

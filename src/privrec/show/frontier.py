@@ -1,4 +1,4 @@
-"""The page and the picture of quality against privacy."""
+"""The page and the picture of Hits@20 against ε."""
 
 import math
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from privrec.show.write import write_missing_reports
 
 _K = "20"
 _KINDS = {NO_NOISE: WITHOUT, "EASE, centralised": "ease"}
-"""Which recipe a level is of, for its colour."""
+"""The recipe of a level, which decides its colour."""
 
 
 def write_frontier(frontier: Frontier, seeds: Sequence[int], out: Path) -> list[Path]:
-    """Write the page, its chart alone as SVG, and the reports of the runs; return the first two.
+    """Write the page, its chart as an SVG file, and missing reports; return the first two.
 
-    Where there is nothing to draw, such as without any noise, there is no picture.
+    There is no SVG file if there is nothing to draw, for example if no run has noise.
     """
     asked = [_asked(point) for point in frontier.points]
     write_missing_reports(place_of(out, epsilon, seed) for epsilon in asked for seed in seeds)
@@ -46,7 +46,7 @@ def write_frontier(frontier: Frontier, seeds: Sequence[int], out: Path) -> list[
 
 
 def render_frontier(frontier: Frontier, seeds: Sequence[int] = ()) -> str:
-    """Return the page, with links to the reports of the runs of these seeds beside it."""
+    """Return the page, with links to the reports of the runs with these seeds."""
     title = f"Quality against privacy on {frontier.data}"
     return render(
         "frontier.html",
@@ -69,21 +69,21 @@ def _asked(point: Point) -> float:
 
 
 def _bare(frontier: Frontier) -> Point | None:
-    """Return the point without noise.
+    """Return the point without noise; None if there is none.
 
-    It is of another recipe and has no place on the axis of ε: charts show it as a level.
+    It has no finite ε, so charts show it as a horizontal line (level).
     """
     return next((point for point in frontier.points if point.epsilon is None), None)
 
 
 def _ends(point: Point | None) -> tuple[float, float] | None:
-    """Return the ends of the interval of Hits@20; None where it has none."""
+    """Return the ends of the interval of Hits@20; None if they are not known."""
     ends = point.interval.get(_K) if point else None
     return (ends[0], ends[1]) if ends else None
 
 
 def draw_frontier(frontier: Frontier, *, title: str = "") -> Markup:
-    """Return the curve over ε; with a title as an SVG file of its own."""
+    """Return the curve of Hits@20 against ε; with a `title`, as the text of an SVG file."""
     noised = {point.epsilon: point for point in frontier.points if point.epsilon is not None}
     bare = _bare(frontier)
     band = _ends(bare)
@@ -104,7 +104,7 @@ def draw_frontier(frontier: Frontier, *, title: str = "") -> Markup:
 
 
 def frontier_table(frontier: Frontier, seeds: Sequence[int] = ()) -> Table:
-    """Return a row for each ε; with `seeds`, links to the reports of their runs."""
+    """Return a table with a row for each ε; with `seeds`, it has links to the runs' reports."""
     points, ks = frontier.points, list(frontier.points[0].hits)
     head = ["epsilon", "spent", *(f"@{k}" for k in ks), f"± @{_K}"]
     rows: list[list[Cell]] = [

@@ -22,12 +22,12 @@ def is_server(path: Path) -> bool:
 
 
 def run_folder_in(path: Path) -> Path:
-    """Return the run folder of a server's folder; any other path is returned as it is."""
+    """Return the run folder in a server's folder, or any other path unchanged."""
     return path / "run" if is_server(path) else path
 
 
 def node_table(terms: "Terms", status: "ServerStatus") -> Table:
-    """Return a table with one row for each enrolled node: its last answer, and if it is missing."""
+    """Return a table with one row per node: its last answer, and whether the node is missing."""
     missing = status.missing(len(terms.members))
     rows = [
         (
@@ -42,7 +42,7 @@ def node_table(terms: "Terms", status: "ServerStatus") -> Table:
 
 
 def since(when: float | None) -> str:
-    """Return when a node was last there, and how long ago that is."""
+    """Return as text when a node last answered, and how long ago that is."""
     if when is None:
         return "not seen yet"
     ago = duration(max(0.0, time.time() - when))
@@ -50,8 +50,8 @@ def since(when: float | None) -> str:
 
 
 def nodes_html(path: Path) -> Markup:
-    """Return the table of nodes, the counts of refused replies, and a warning without a server."""
-    # A page about a run needs no JAX, which these import.
+    """Return the table of nodes, the counts of refusals, and a warning if no server runs."""
+    # Imported here, because they import JAX, which a page about a run does not need.
     from privrec.protocol.enrolment import ServerFolder, is_running
     from privrec.protocol.server import ServerStatus
     from privrec.protocol.terms import read_terms

@@ -1,6 +1,7 @@
-"""Pages from Jinja2 templates. Text from data stays text; a page needs no network.
+"""HTML pages from Jinja2 templates. Text from data is escaped; a page loads nothing from elsewhere.
 
-`templates/` has one style sheet and the scripts; neither has anything from data.
+`templates/` also has style sheets and scripts. They contain no text from data, so a page may run
+these scripts (`policy`).
 """
 
 import base64
@@ -21,18 +22,19 @@ from privrec.runs.figures import figure
 
 TEMPLATES = Path(__file__).parent / "templates"
 Link = tuple[str, str]
-"""(its text, its address: a path relative to the page, or `#id`)"""
+"""The text of a link, and its address: a path relative to the page, or `#id`."""
 Cell = str
-"""Plain text, or `Markup`, which is HTML already."""
+"""Plain text, or HTML as `Markup`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table in a box that scrolls sideways where there is no room.
+    """A table in a box that scrolls sideways if the table is too wide.
 
-    `kinds` are the classes of its rows: "ours", "reference", "paper". `name` is read aloud. `look`
-    is "text" (all columns are words), "words" (the last one is), "short" (the first one does not
-    wrap) or "wide" (small print for many columns), or several of them: "wide words".
+    `kinds` are the CSS classes of the rows: "ours", "reference" or "paper". Screen readers read
+    `name` aloud. `look` has CSS classes, such as "wide words": "text" (all columns are words),
+    "words" (the last column is words), "short" (the first column is not wrapped), "wide" (small
+    print for many columns).
     """
 
     head: Sequence[Cell]
@@ -57,15 +59,15 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Return what a template prints: text from data loses control characters before escaping."""
+    """Return the value that a template prints: text without control characters, to be escaped."""
     return safe_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def render(template: str, script: str = "", /, **context: object) -> str:
-    """Return the text of a template.
+    """Return the text of a page.
 
-    `script` is the name of a script of ours beside that of the charts. A browser runs only scripts
-    whose hash is in the policy, so a script that came with data cannot run.
+    `script` is the name of a second script in `templates/`, besides that of the charts. A browser
+    runs only scripts whose hash is in the policy, so a script in text from data cannot run.
     """
     scripts = [Markup(text) for text in _scripts(script)]  # noqa: S704 - our own files
     page = {"scripts": scripts, "policy": Markup(policy(script)), "links": (), **context}  # noqa: S704
@@ -73,7 +75,7 @@ def render(template: str, script: str = "", /, **context: object) -> str:
 
 
 def part(template: str, **context: object) -> Markup:
-    """Return a part of a page as HTML."""
+    """Return a part of a page, as HTML."""
     return Markup(render(template, **context))  # noqa: S704 - the template has escaped its texts
 
 
@@ -84,14 +86,14 @@ def _scripts(script: str) -> list[str]:
 
 
 def light_style() -> Markup:
-    """Return the style of a chart that is no part of a page: with colours in place of names."""
+    """Return the style sheet of a chart in its own SVG file, with colours of the light theme."""
     style, page = ((TEMPLATES / name).read_text("utf-8") for name in ("chart.css", "style.css"))
     colours = dict(re.findall(r"--([\w-]+):(#\w+)", page.partition("@media")[0]))
     return Markup(re.sub(r"var\(--([\w-]+)\)", lambda use: colours[use[1]], style))  # noqa: S704
 
 
 def policy(script: str = "") -> str:
-    """Return what a page with this script may load and run."""
+    """Return the Content-Security-Policy of a page: what the page may load and run."""
     hashes = [hashlib.sha256(text.encode()).digest() for text in _scripts(script)]
     allowed = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in hashes)
     return (
@@ -101,7 +103,7 @@ def policy(script: str = "") -> str:
 
 
 def with_code(text: str) -> Markup:
-    """Return a sentence of ours as HTML: what is between two backticks is set as code.
+    """Return text as HTML, with the parts between backticks as code.
 
     >>> with_code("in `simulation`, 1 < 2")
     Markup('in <code>simulation</code>, 1 &lt; 2')
@@ -111,32 +113,33 @@ def with_code(text: str) -> Markup:
 
 
 def html_link(text: str, to: str) -> Markup:
-    """Return a link as HTML; `to` is an address of `path_link`, or `#id`."""
+    """Return a link as HTML; `to` is a result of `path_link`, or `#id`."""
     return Markup('<a href="{}">{}</a>').format(to, safe_text(text))
 
 
 def path_link(path: str) -> str:
-    """Return a relative path as an address: a folder may have quotes, `#`, `?` or `%` in its name.
+    """Return a relative path as an address, in which quotes, `#`, `?` and `%` are escaped.
 
     >>> path_link('../my "run" #1/report.html')
     '../my%20%22run%22%20%231/report.html'
     """
-    # "a:b/…" would be read as an address with the scheme "a".
+    # A browser would read "a:b/…" as an address with the scheme "a".
     scheme = ":" in path.split("/", 1)[0]
     return ("./" if scheme else "") + quote(path)
 
 
 def with_ends(value: float | None, ends: Sequence[float] | None) -> Cell:
-    """Return a figure with its interval in small print below it, as HTML."""
+    """Return a figure as HTML, with its interval in small print below."""
     if ends is None:
         return figure(value)
     return Markup('{} <span class="ends">({:.3f}–{:.3f})</span>').format(figure(value), *ends)
 
 
 def beside(place: Path, *, sure: Sequence[str] = ()) -> list[Link]:
-    """Return links to the other pages of a run; those of `sure` even before they are written.
+    """Return links to the other existing pages of a run, and to those in `sure`.
 
-    `place` is in `simulation/`. What is promised may be released, so it lies outside.
+    The page `place` is in `simulation/`. The page of the guarantee may be released, so it is
+    outside.
     """
     pages: Mapping[str, str] = {
         "report": "report.html",

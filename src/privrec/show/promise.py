@@ -1,4 +1,4 @@
-"""What a run promises, as a table and a chart: from its ledger, and never more than it says."""
+"""The privacy guarantee of a run, as a page and as a part of the report."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from privrec.show.charts import line_chart, log_axis
 from privrec.show.page import Table, part, render
 
 _POINTS = 8
-"""Points of the chart: ε of a part of a long ledger takes up to a second."""
+"""The most points of the chart. Each takes up to a second: the ε of a part of a long ledger."""
 _BEFORE = {
     "add or remove one person": "that she took part and that she did not",
     "replace one person": "that her data was used and that somebody else's was in its place",
@@ -22,22 +22,22 @@ _ZONES = (("strong", 0.1, STRONG), ("moderate", STRONG, MODERATE), ("weak", MODE
 
 
 def render_privacy(title: str, privacy: Privacy, lines: Sequence[LedgerLine]) -> str:
-    """Return the page of what a run promises. It has nothing that may not be released.
+    """Return the page of a run's guarantee, which may be released.
 
-    It leads to no other page: those may not be released.
+    It has no links, because the other pages may not be released.
     """
     return render("privacy.html", title=f"Privacy of {title}", promise=promise_part(privacy, lines))
 
 
 def statement_of(privacy: Privacy) -> dict[str, str]:
-    """Return what is promised in short, and how strong that is; older files lack the short text."""
+    """Return the short text of a guarantee (older files: the full text) and its strength."""
     strength = strength_of(privacy.epsilon)
     text = privacy.short or privacy.statement
     return {"strength": strength, "title": TITLES[strength], "text": text}
 
 
 def promise_part(privacy: Privacy, lines: Sequence[LedgerLine]) -> Markup:
-    """Return what is promised: in short, on a scale, in figures, by release, and in full."""
+    """Return the guarantee as HTML: in short, on a scale, in figures, by release, and in full."""
     ledger = ledger_in(lines)
     return part(
         "promise.html",
@@ -54,14 +54,14 @@ def promise_part(privacy: Privacy, lines: Sequence[LedgerLine]) -> Markup:
 
 
 def _place(epsilon: float) -> float:
-    """Return where ε stands on the scale from strong to weak."""
+    """Return the x coordinate of ε on the scale from strong to weak."""
     return 20 + 600 * log_axis([_ZONES[0][1], _ZONES[-1][2]]).share(epsilon)
 
 
 def _attacker(privacy: Privacy, ledger: PrivacyLedger) -> tuple[str, str] | None:
-    """Return what an attacker who gave it 50 % can get to, and how often his guesses are right.
+    """Return the highest belief of an attacker who began with 50 %, and his share of right guesses.
 
-    It is None without a guarantee, or if the ledger is not the one of the statement.
+    None without a guarantee, or if this ledger's ε is above that of the guarantee.
     """
     epsilon, delta = privacy.epsilon, privacy.delta
     if epsilon is None or delta is None or not ledger.entries:
@@ -72,7 +72,7 @@ def _attacker(privacy: Privacy, ledger: PrivacyLedger) -> tuple[str, str] | None
 
 
 def _releases(lines: Sequence[LedgerLine]) -> Table | None:
-    """Return the releases as a table, those of one kind in one row."""
+    """Return a table with one row for each kind of release; None without releases."""
     groups: dict[tuple[str, str, Release], list[LedgerLine]] = {}
     for line in lines:
         groups.setdefault((line.stage, line.noise, line.release), []).append(line)
@@ -97,7 +97,7 @@ def _releases(lines: Sequence[LedgerLine]) -> Table | None:
 
 
 def _range(values: Sequence[float | None]) -> str:
-    """Return the smallest and the largest of the values, or a dash."""
+    """Return the smallest and the largest value as text; a dash without values."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"
@@ -106,7 +106,7 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def _spending(privacy: Privacy, lines: Sequence[LedgerLine]) -> dict[str, object] | None:
-    """Return the chart of ε by release; None where it is infinite, or where one release is all."""
+    """Return the chart of ε by release; None if ε is infinite or there is only one release."""
     delta, last = privacy.delta, len(lines)
     known = privacy.epsilon_of_mechanism is not None
     if delta is None or not known or last < 2:

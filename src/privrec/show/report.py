@@ -1,4 +1,4 @@
-"""The HTML report of a run: one file, no network. Older evaluations lack some of its parts."""
+"""The HTML report of a run, in one file. Older evaluations lack some of its parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from privrec.show.promise import promise_part
 
 _K = 20
 Row = tuple[str, Mapping[int, float | None], str]
-"""(name, Hits@k by k, kind: "ours", "reference" or "paper")"""
+"""A name, Hits@k by k, and a kind: "ours", "reference" or "paper"."""
 Intervals = Mapping[str, Mapping[int, Sequence[float]]]
-"""For each row of a table, by name, the ends of an interval by k."""
+"""The ends of the interval by k, by the name of a row."""
 Looks = tuple[list[tuple[float, float]], dict[float, tuple[float, float]]]
-"""Points (rounds played, Hits@k), and the ends of the interval by the x of a point."""
+"""Points (rounds played, Hits@k), and the ends of their intervals by rounds played."""
 _BEYOND = {"coverage": "coverage", "novelty": "novelty", "popular_hits": "popular hits"}
 _BEYOND_NAME = f"The first {_K} of each list"
 _BY_DEFINITION = ("popularity", "popular_hits")
@@ -47,11 +47,10 @@ _AMONG = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a report shows beside figures: all of it is optional.
+    """What a report shows besides figures; all of it is optional.
 
-    `summary` says what the recipe is, `ledger` are the lines of the run's ledger, `examples` are
-    people of a public data set, `attacked` is the summary of attacks and audits, and `links` lead
-    to other pages of the run.
+    `summary` says what the recipe is. `examples` are people of a public data set. `attacked`
+    summarizes attacks and audits. `links` lead to other pages of the run.
     """
 
     summary: str = ""
@@ -67,7 +66,7 @@ def render_report(
     settings: Mapping[str, object],
     beside: Beside | None = None,
 ) -> str:
-    """Return the page of one run that was evaluated."""
+    """Return the report of an evaluated run."""
     beside = beside or Beside()
     return render(
         "report.html",
@@ -88,7 +87,7 @@ def render_begun(
     next_step: str,
     beside: Beside,
 ) -> str:
-    """Return the page of a run that was not evaluated; `next_step` is the command that does it."""
+    """Return the report of a run that was not evaluated; `next_step` is the command to do so."""
     return render(
         "report.html",
         **_shared(privacy, rounds, settings, beside),
@@ -103,7 +102,7 @@ def render_begun(
 def _shared(
     privacy: Privacy, rounds: Sequence[RoundFigures], settings: Mapping[str, object], beside: Beside
 ) -> dict[str, object]:
-    """Return what the report of every run shows."""
+    """Return the values for the template that every report has."""
     rows = [(key, str(value)) for key, value in settings.items()]
     return {
         "links": beside.links,
@@ -116,12 +115,12 @@ def _shared(
 
 
 def data_words(evaluation: Evaluation) -> str:
-    """Return the name of the data set, and its folder where that has another name."""
+    """Return the name of the data set, and that of its folder if it differs."""
     return data_title(evaluation.data_name or evaluation.data, evaluation.data)
 
 
 def _quality(evaluation: Evaluation, rounds: Sequence[RoundFigures]) -> dict[str, object]:
-    """Return what a report says of the people tested."""
+    """Return the values for the template that come from the people tested."""
     recipe, new = evaluation.recipe, _new_only(evaluation)
     new_differences = evaluation.new_only.differences if evaluation.new_only else {}
     return {
@@ -153,7 +152,7 @@ def difference_words(difference: Difference) -> str:
 
 
 def _difference(difference: Difference) -> tuple[str, str]:
-    """Return how a difference is called, and its figure."""
+    """Return the words before a difference, and its figure."""
     by, ends = difference.by, around(difference)
     if difference.low <= 0 <= difference.high:
         return "no clear difference:", f"{signed(by).removeprefix('+')}{ends}"
@@ -163,7 +162,7 @@ def _difference(difference: Difference) -> tuple[str, str]:
 def differences_table(
     differences: Mapping[str, Mapping[int, Difference]], name: str
 ) -> Table | None:
-    """Return by how much a run is better than each reference; None if that is not known."""
+    """Return a table of the run's differences to the references; None if they are not known."""
     # A reference that was trained as a run is not compared with itself.
     others = {other: by_k for other, by_k in differences.items() if other != name}
     ks = list(dict.fromkeys(k for by_k in others.values() for k in by_k))
@@ -180,7 +179,7 @@ def _difference_cell(difference: Difference | None) -> Cell:
 
 
 def looks_in(rounds: Sequence[RoundFigures], k: int) -> Looks:
-    """Return what the validation people showed at k, with its interval where that is known."""
+    """Return Hits@k of the validation people, with intervals where they are known."""
     points, ends = [], {}
     for line in rounds:
         hits = line.validation.get(str(k))
@@ -196,9 +195,9 @@ def looks_in(rounds: Sequence[RoundFigures], k: int) -> Looks:
 def validation_chart(
     looks: Mapping[str, Looks], *, y_label: str, kinds: Mapping[str, str] | None = None
 ) -> Markup:
-    """Return the curves of validation people, from 0 on and with intervals; "" without curves.
+    """Return the chart of Hits@k of validation people with intervals; "" without curves.
 
-    Without 0 on the axis, differences that the interval covers would look large.
+    The y axis starts at 0; otherwise differences within the intervals would look large.
     """
     bars = {name: ends for name, (_, ends) in looks.items()}
     chart = line_chart(
@@ -213,7 +212,7 @@ def validation_chart(
 
 
 def _by_items(evaluation: Evaluation) -> dict[str, object] | None:
-    """Return quality against the number of items on a person's device; None if not known."""
+    """Return a chart and a table of Hits@20 by items on the device; None if not known."""
     groups = [group for group in evaluation.by_items if group.hits[_K] is not None]
     if not groups:
         return None
@@ -252,16 +251,16 @@ def _span(group: Group) -> str:
 
 
 def beyond_table(evaluation: Evaluation) -> Table | None:
-    """Return how much better the run is than each reference, and what lists are made of.
+    """Return a table of the differences to references, coverage, novelty and popular hits.
 
-    It is None for older files, which do not know it.
+    None for older files, which lack these figures.
     """
     rows = []
     for name, one in evaluation.recommenders.items():
         if not one.beyond:
             continue
         by = None if one is evaluation else evaluation.differences.get(name, {}).get(_K)
-        # Popularity has all of its own hits, by definition.
+        # By definition, popularity has all popular hits, so an interval means nothing.
         known = [what for what in one.beyond_interval if (name, what) != _BY_DEFINITION]
         ends = {what: one.beyond_interval[what].get(_K) for what in known}
         cells = [
@@ -274,7 +273,7 @@ def beyond_table(evaluation: Evaluation) -> Table | None:
 
 
 def table_rows(evaluation: Evaluation) -> list[Row]:
-    """Return the rows of a run's table: ours, the references of the same run, the paper's."""
+    """Return the rows of a run's table: the run, its references, and the paper's systems."""
     rows: list[Row] = [
         (name, one.hits, "ours" if name == evaluation.recipe else "reference")
         for name, one in evaluation.recommenders.items()
@@ -284,7 +283,7 @@ def table_rows(evaluation: Evaluation) -> list[Row]:
 
 
 def _lead(evaluation: Evaluation, beside: Beside) -> str:
-    """Return what the run is and what it reached, in three sentences."""
+    """Return three sentences: what the recipe is, who was tested, and Hits@20."""
     users = evaluation.users
     train = _trained(beside.ledger) or users.train
     trained = "Tested" if train is None else f"Trained by {train:,} people, tested"
@@ -302,9 +301,9 @@ def _lead(evaluation: Evaluation, beside: Beside) -> str:
 
 
 def _trained(ledger: Sequence[LedgerLine]) -> int | None:
-    """Return how many people trained, where the ledger has no noise: then it counts exactly.
+    """Return the number of people who trained, from a ledger without noise; else None.
 
-    Recipes that fit in one go also fit the people who are kept for validation.
+    It may be larger than that of the split, because central fits also use the validation people.
     """
     if not ledger or any(line.mechanism != "none" for line in ledger):
         return None
@@ -326,7 +325,7 @@ def _sentence(text: str) -> str:
 
 
 def intervals_of(evaluation: Evaluation) -> Intervals:
-    """Return the intervals of Hits@k of each row; older files have them for samples alone."""
+    """Return the intervals of Hits@k by row, as far as they are known."""
     return {name: one.interval for name, one in evaluation.recommenders.items() if one.interval}
 
 
@@ -345,7 +344,7 @@ def hits_table(rows: Sequence[Row], intervals: Intervals | None = None) -> Table
 
 
 def left_out_lines(evaluation: Evaluation) -> list[str]:
-    """Return which references were left out, and why."""
+    """Return a line for each reference that was left out, with the reason."""
     left_out = evaluation.references_left_out.items()
     return [f"the reference {name} was left out: it {why}" for name, why in left_out]
 
@@ -363,13 +362,13 @@ def _new_only(evaluation: Evaluation) -> Table | None:
 
 
 def are_same(some: Mapping[int, float | None], others: Mapping[int, float]) -> bool:
-    """Return whether figures are the same, as far as they are known."""
+    """Return whether the known figures are the same."""
     known = [(value, others[k]) for k, value in some.items() if value is not None]
     return all(abs(value - other) < 1e-12 for value, other in known)
 
 
 def few_items_line(evaluation: Evaluation) -> str:
-    """Return what adaptation does for people with few items, in one line; "" if nobody has few."""
+    """Return a line on adaptation for people with few items; "" if there are no such people."""
     few = evaluation.few_items
     if few is None or not few.people or few.hits[_K] is None:
         return ""
@@ -384,7 +383,7 @@ def few_items_line(evaluation: Evaluation) -> str:
 
 
 def kept_line(rounds: Sequence[RoundFigures]) -> str:
-    """Return that an earlier state than the last one was kept, and why; "" if it was the last."""
+    """Return a sentence that says why an earlier state was kept; "" if it was the last state."""
     looks = [line for line in rounds if line.best is not None]
     if not looks or looks[-1].best:
         return ""
@@ -398,7 +397,7 @@ def kept_line(rounds: Sequence[RoundFigures]) -> str:
 
 
 def _validation(rounds: Sequence[RoundFigures]) -> dict[str, object] | None:
-    """Return the curves of the validation people, and their last figures; None without any."""
+    """Return the chart and the last figures of the validation people; None without figures."""
     known = [line for line in rounds if None not in (line.validation or {"": None}).values()]
     if not known:
         return None
@@ -412,13 +411,13 @@ def _validation(rounds: Sequence[RoundFigures]) -> dict[str, object] | None:
 
 
 def validation_curves(rounds: Sequence[RoundFigures]) -> Markup:
-    """Return the curves of Hits@k of the validation people; "" without any."""
+    """Return the chart of Hits@k of the validation people for each k; "" without figures."""
     looks = {f"Hits@{k}": looks_in(rounds, k) for k in reversed(KS)}
     return validation_chart(looks, y_label="Hits@k after adaptation")
 
 
 def loss_chart(rounds: Sequence[RoundFigures]) -> Markup:
-    """Return the curves of the loss, one for each stage; "" without any."""
+    """Return the chart of the loss, with a curve for each stage; "" without losses."""
     losses: dict[str, list[tuple[float, float]]] = {}
     for line in rounds:
         if line.loss is not None:

@@ -1,4 +1,4 @@
-"""The page and the pictures of a reproduction, and its tables in pages of documentation."""
+"""The page and pictures of a reproduction of the paper, and its tables in documentation."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,14 @@ _QUICK = (
 )
 _REMEDY = "remove it, or make it again"
 _CURVES = 9
-"""More curves than this cannot be told apart: then a chart has the rows that the paper has too."""
+"""The most curves that readers can tell apart. With more rows, a chart has only the rows that the
+paper has, and our main ones."""
 _KINDS = {**SYSTEMS, **{"PrivRec-SGD": "privrec-sgd", "DP-PrivRec": "dp-privrec"}}
-"""The recipe of a row, which decides its colour; the printed curve has the same, dashed."""
+"""The recipe of a row, which decides its colour. The paper's curve has the same colour, dashed."""
 
 
 def write_page(out: Path) -> list[Path]:
-    """Write the page of all results in a folder, and a picture of each panel; return the files."""
+    """Write the page of the results in a folder, and a picture of each panel; return the files."""
     results = read_results(out)
     written = [out / "reproduction.html"]
     write_whole(written[0], render_reproduction(results).encode())
@@ -46,7 +47,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def render_reproduction(results: Sequence[Result]) -> str:
-    """Return the page: a section for each result, and what the paper gets wrong."""
+    """Return the page: a section for each result, and the paper's mistakes."""
     by_name = {result.name: result for result in results}
     return render(
         "reproduction.html",
@@ -73,7 +74,7 @@ def _panel(result: Result, panel: str) -> Mapping[str, object]:
 
 
 def draw(result: Result, panel: str, *, title: str = "") -> Markup:
-    """Return the chart of a panel, "" without a curve; with a title as an SVG file of its own."""
+    """Return the chart of a panel, "" without a curve; with a `title`, the text of an SVG file."""
     numbers = result.of(panel)
     rows = list(dict.fromkeys(number.row for number in numbers))
     if len(rows) > _CURVES:
@@ -103,7 +104,7 @@ def _is_beside(number: Number) -> bool:
 
 
 def _points(numbers: Sequence[Number], row: str, figure: str) -> list[tuple[float, float]]:
-    """Return the points of a row that have a place on the axis, and a value or a printed one."""
+    """Return the points (x, y) of a row whose x and y are known; `figure` names the y."""
     points = [(number.x, getattr(number, figure)) for number in numbers if number.row == row]
     return [(x, y) for x, y in points if x is not None and y is not None]
 
@@ -119,7 +120,7 @@ _BEGINS = "<!-- table of "
 
 
 def check_page(page: Path) -> str:
-    """Return the text of a page; raise unless it has blocks, each with its end."""
+    """Return the text of a page; raise unless it has blocks and all of them are complete."""
     try:
         with file_errors(page, "read"):
             text = page.read_text(encoding="utf-8")
@@ -134,11 +135,11 @@ def check_page(page: Path) -> str:
 
 
 def filled(text: str, folder: Path, made: Mapping[Path, Result] | None = None) -> str:
-    """Return a page whose marked blocks have the tables of the JSON files that they name.
+    """Return a page with a table in each block, from the JSON file that the block names.
 
     `<!-- table of results/NAME.json: PANEL; PANEL -->` begins a block, `<!-- end of table -->` ends
-    it. Files are named from `folder`. Without panels it has all of them. What is just `made` is not
-    read.
+    it. The path is relative to `folder`. A block without panels gets all of them. Results in `made`
+    are used instead of their files.
     """
     return _BLOCK.sub(partial(_filled_block, folder, made or {}), text)
 
@@ -155,7 +156,7 @@ def _filled_block(folder: Path, made: Mapping[Path, Result], block: re.Match[str
 
 
 def put_into(page: Path, results: Sequence[Result], *, commit: str, date: str) -> list[Path]:
-    """Write results as JSON beside a page, in `results/`, and fill its blocks; return the files."""
+    """Write results as JSON to `results/` beside a page and fill its blocks; return the files."""
     made = {
         page.parent / "results" / f"{result.name}.json": result.model_copy(
             update={"commit": commit, "date": date}

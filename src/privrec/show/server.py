@@ -1,7 +1,7 @@
-"""What `privrec watch` serves: the page of a run and its figures.
+"""The local web server of `privrec watch`: it serves the page of a run and its figures.
 
-It answers this machine alone: the name of the machine in `Host`, a token in every address, GET
-only, and no address leads to a file.
+Other machines cannot connect to it. Each request must have a name of this machine in `Host`, the
+token in its address, and the method GET. No address leads to a file.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from privrec.show.status import Watched
 
 HOST = "127.0.0.1"
 _CONNECTIONS = 256
-"""How many there are at a time. Chosen by hand, as what follows."""
+"""The most connections at a time. Chosen by hand, like the constants below."""
 _LONGEST = 8192
-"""Bytes of the head of a request."""
+"""The most bytes of a request's head."""
 _NICE = 10
-"""With a training on every core, a process gets a tenth of one. At 19 it gets a seventieth, and
-the first epsilon would take a minute."""
+"""How much `nice` lowers the priority. Beside a training on every core, this process gets a tenth
+of a core. With 19 it would get a seventieth, and the first epsilon would take a minute."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -46,14 +46,14 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is served, and the token that opens it."""
+    """The routes that are served, and the token that every request needs."""
 
     routes: Sequence[Route]
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
 
 def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
-    """Serve until Ctrl-C; `ready` is told the port, which is a free one for 0."""
+    """Serve until Ctrl-C; `ready` gets the port, which is a free one if `port` is 0."""
     with listening(port) as line:
         ready(line.getsockname()[1])
         server = server_of(site, line)
@@ -63,7 +63,7 @@ def serve(site: Site, port: int, ready: Callable[[int], None]) -> None:
 
 
 def listening(port: int) -> socket.socket:
-    """Return a socket that listens on a port of this machine."""
+    """Return a socket that listens on a port, for this machine alone."""
     try:
         return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
@@ -94,21 +94,24 @@ def server_of(site: Site, line: socket.socket) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that raises no signal again at its end: two of them end a command at once."""
+    """A server that, unlike uvicorn's, does not raise Ctrl-C again at its end.
+
+    A second Ctrl-C would end the command at once (`cli.entry`).
+    """
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        """Leave signals to `serve`."""
+        """Return a context that does nothing, because `serve` handles the signals."""
         return contextlib.nullcontext()
 
 
 def step_back() -> None:
-    """Lower the priority of this process: whoever trains comes first."""
+    """Lower the priority of this process, so that it does not slow a training down."""
     with contextlib.suppress(OSError):
         os.nice(_NICE)
 
 
 class _Guard:
-    """Refuses what does not come from this machine with the token; adds headers to all answers."""
+    """Refuses requests without this machine's name or the token; adds headers to all answers."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token.encode()
@@ -140,21 +143,21 @@ class _Guard:
 
 
 def _refused(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
-    # What follows a refused request may be its content: the connection ends.
+    # End the connection, because the next bytes may be the content of the refused request.
     return PlainTextResponse(
         f"{status}: {why}\n", status, headers={**(headers or {}), "Connection": "close"}
     )
 
 
 def page_route(path: str, text: str, script: str) -> Route:
-    """Return the route of a page that is written once."""
+    """Return the route of a page with a fixed text."""
     headers = {"Content-Security-Policy": f"{policy(script)}; frame-ancestors 'none'"}
     response = HTMLResponse(text, headers=headers)
     return Route(path, lambda _: response)
 
 
 def site_of(run: Path) -> Site:
-    """Return the page of a run, and the status that it asks for."""
+    """Return the site of a run: its page, and the status that the page requests."""
     watched = Watched(run)
     page = page_route("/", render("watch.html", "watch.js", run=str(run)), "watch.js")
     status = Route("/status", lambda _: Response(watched.text(), media_type="application/json"))

@@ -1,7 +1,7 @@
 """The state of a run during its training, read from its run folder. Nothing there is changed.
 
-A growing file is read completely when it has changed. It is then not read again for twenty times
-as long as the reading took, so a page takes at most 5 % of a core from the training.
+A growing file is read completely when it has changed, and then not for twenty times as long as the
+reading took. So a page takes at most 5 % of a core from the training.
 """
 
 import contextlib
@@ -44,17 +44,18 @@ from privrec.show.report import looks_in, loss_chart, validation_curves
 
 _K = 20
 _PATIENCE = 20.0
-"""Growing files are not read again for this many times the duration of the last reading. Chosen by
-hand, like the constants below."""
+"""Growing files are not read for this many times the duration of the last reading. Chosen by hand,
+like the constants below."""
 _SETTINGS = 16 * 2**10
-"""The most bytes of the settings: TOML of this size is parsed within a second, at worst; a megabyte
-can take hours."""
+"""The most bytes of the settings. TOML of this size takes at most a second to parse; a megabyte can
+take hours."""
 _SMALL = 2**20
 """The most bytes of `progress.json`."""
 _LARGEST = 128 * 2**20
-"""The most bytes of a growing file; in 100,000 rounds privrec writes less than that."""
+"""The most bytes of a growing file; privrec writes less in 100,000 rounds."""
 _KINDS = 32
-"""With more kinds of releases, epsilon is not computed: each kind takes time. A recipe has few."""
+"""With more kinds of releases, epsilon is not computed, because each kind takes time. A recipe has
+few kinds."""
 _FRESH_SECONDS = 60.0
 """A training on another machine counts as running if its last write is at most this long ago."""
 _SHORT_SECONDS = 1.0
@@ -80,9 +81,9 @@ class Validation(_Part):
 class Spending(_Part):
     """The cost of the releases in the ledger so far.
 
-    `epsilon` is a guarantee, or None if there is none or it is not known yet.
-    `epsilon_of_mechanism` is that of the releases with noise. If `is_behind`, the ledger has newer
-    releases that are not counted yet.
+    `epsilon` is a guarantee; None if there is none or it is not known yet. `epsilon_of_mechanism`
+    is the epsilon of the releases with noise. If `is_behind`, the ledger has newer releases that
+    are not counted yet.
     """
 
     releases: int
@@ -97,7 +98,7 @@ class Spending(_Part):
 
 
 class Status(_Part):
-    """The state of a run when its folder was last read."""
+    """The state of a run when its folder was read."""
 
     run: str
     state: str = "waiting"
@@ -118,12 +119,12 @@ class Status(_Part):
     resume: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON document for the page: the figures, and the sentences that it shows."""
+        """Return the figures and the sentences for the page as a JSON object."""
         return {**self.model_dump(), "says": sentences(self)}
 
 
 def check_watchable(path: Path) -> None:
-    """Raise if a path can never become a run folder; one that does not exist yet may."""
+    """Raise if a path is not and cannot become a run folder."""
     path = run_folder_in(path)
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is no run folder: it is a file")
@@ -244,7 +245,7 @@ class Watched:
         return status.model_copy(update=known)
 
     def _read(self, settings: WatchedSettings, *, at_once: bool) -> bool:
-        """Read the growing files, unless they were read just now; return whether they are newer."""
+        """Read the growing files, unless they were just read; return whether they are newer."""
         folder = self.folder
         growing = (folder.rounds_path, folder.figures_path, folder.ledger_path)
         marks = [_mark_of(path) for path in growing]
@@ -278,13 +279,13 @@ class Watched:
         }
 
     def _pace(self, progress: Progress, at: int) -> float | None:
-        """Return the seconds that a round takes; None if that is not known yet."""
+        """Return the seconds per round; None if they are not known yet."""
         rounds = self._rounds
         if not rounds or rounds[-1][1] != at:
             rounds.append((time.monotonic(), at))
         if progress.stage_round and progress.seconds_per_round is not None:
             return progress.seconds_per_round
-        # Under secure noise the run writes no timings, so they are measured here.
+        # Under secure noise the run writes no timings, so measure them here.
         (began, first), (now, last) = rounds[0], rounds[-1]
         return (now - began) / (last - first) if len(rounds) > 2 and last > first else None
 
@@ -303,8 +304,8 @@ def _mark_of(path: Path) -> _Mark | None:
 
 def _files_of(folder: RunFolder, settings: WatchedSettings) -> Files:
     """Return the content of the growing files; raise if they are too large or damaged."""
-    # Rounds are read before the ledger. A training writes the ledger line of a round first, so
-    # each round that is read here has one.
+    # Read the rounds before the ledger. A training writes the ledger line of a round before the
+    # round, so each round that is read here has its line.
     last = _last_round(folder.rounds_path)
     privacy = _spending(folder, settings, played=0 if last is None else last.round + 1)
     rounds = list(_figures_in(folder.figures_path))
@@ -315,8 +316,8 @@ def _content(path: Path, most: int) -> bytes:
     """Return the content of a file; empty if there is no file. Raise if it has too many bytes.
 
     Pipes and devices are refused, because reading them may never end. The file is opened before
-    its kind is checked, so it cannot be replaced in between; O_NONBLOCK, because opening a pipe
-    would wait for a writer.
+    its kind is checked, so that it cannot be replaced in between. O_NONBLOCK: opening a pipe would
+    wait for a writer.
     """
     with file_errors(path, "read"):
         try:
@@ -444,7 +445,7 @@ def _seconds_left(progress: Progress, pace: float | None) -> float | None:
 
 
 def _is_figure(value: object) -> bool:
-    """Return whether a value is a number that can be drawn; larger ones overflow."""
+    """Return whether a value is a number that can be drawn; numbers above 1e300 may overflow."""
     return isinstance(value, int | float) and abs(value) < 1e300
 
 
@@ -547,7 +548,7 @@ def _validation_text(status: Status) -> str:
 def _memory_text(status: Status) -> str:
     """Return the memory of the process, now and at its peak.
 
-    The system may update the peak after the present value, so the larger of the two is shown.
+    The operating system may update the peak later than the present value, so the larger is shown.
     """
     if (memory := status.memory) is None:
         return "–"

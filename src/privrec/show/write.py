@@ -19,12 +19,12 @@ from privrec.show.report import Beside, render_begun, render_report
 def write_report(
     run: Run | str | Path, *, protocol: str | None = None, candidates: str | None = None
 ) -> Path:
-    """Write the report of a run from the files in its folder, and return the path of the report.
+    """Write the report of a run from the files in its folder; return the path of the report.
 
     `run` is a run, its folder, or a folder that `privrec.evaluate(…, out=…)` wrote. `protocol` and
-    `candidates` select an evaluation by another protocol; they are those of `run.evaluate`. The
-    report of a run without an evaluation has its privacy guarantee, its rounds and its settings.
-    The pages of the guarantee, of attacks and of audits are written too.
+    `candidates` select an evaluation by another protocol, as in `run.evaluate`. Without an
+    evaluation, the report has the privacy guarantee, the rounds and the settings. The pages of the
+    guarantee, of attacks and of audits are written too.
     """
     if not isinstance(run, Run):
         folder = RunFolder(path=Path(run))
@@ -61,7 +61,6 @@ def write_attacks(folder: RunFolder) -> None:
 
 
 def _write_pages(run: Run, place: Path) -> None:
-    """Write the report to `place`, and the page of the privacy guarantee."""
     folder, settings = run.folder, run.config.model_dump()
     data = data_title(run.catalogue.name, run.config.data)
     title = f"{run.config.recipe} on {data}, seed {run.config.seed}"
@@ -90,7 +89,7 @@ def _write_pages(run: Run, place: Path) -> None:
 
 
 def _write_own(folder: RunFolder) -> Path:
-    """Write the report of a user's own recommender, which has no settings and no rounds."""
+    """Write the report of a user's own recommender, which has no rounds and few settings."""
     evaluation = Evaluation.read(folder.evaluation_path)
     if evaluation is not None:
         names = ("recipe", "data", "seed", "protocol", "candidates")
