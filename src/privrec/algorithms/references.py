@@ -27,8 +27,8 @@ from privrec.settings import Positive, RunSettings
 from privrec.types import Params
 
 _COPIES = 4
-"""Copies of the fitted matrix in memory: the matrix, its copy in the parameters, and two more
-while the parameters are written."""
+"""The number of copies of the fitted matrix in memory: the matrix, its copy in the parameters, and
+two more while the parameters are written."""
 
 
 class EaseSettings(RunSettings):
