@@ -32,10 +32,7 @@ def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
 def aggregator_of(
     settings: FederatedSettings, split: Split, spent: PrivacyLedger | None = None
 ) -> Aggregator:
-    """Return the aggregator, which bounds contributions and adds noise in each round.
-
-    `spent` has the earlier releases of the run, which use a part of the budget.
-    """
+    """Return the aggregator of the training; `spent` has the earlier releases of the run."""
     return noised(
         settings,
         sampling_of(settings.sampling, settings.cohort, split),

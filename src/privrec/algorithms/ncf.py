@@ -5,9 +5,9 @@ The score adds a product of vectors (GMF) and the output of a perceptron over ve
     score = out_g · (p ⊙ q) + out_m · x_N + b
     x_1 = relu(p' W_u + q' W_v + b_1),   x_i = relu(x_{i-1} W_i + b_i)
 
-A person has the vectors p and p', and an item has q and q'. The first layer is stored as two
-matrices, W_u for people and W_v for items; this equals one matrix for the concatenation of p' and
-q'. One round is one pass of Adam over all training interactions ("lines").
+A person has the vectors p and p', and an item has q and q'. W_u and W_v together are one matrix for
+the concatenation of p' and q'. One round is one pass of Adam over all training interactions
+("lines").
 """
 
 from dataclasses import replace
@@ -335,7 +335,7 @@ def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) 
 
 
 def ncf_plan(task: Task[NcfSettings]) -> Plan:
-    """Return the plan of NCF: its training, and the ranking on a device."""
+    """Return the plan of NCF."""
     ranker = partial(by_network, task.settings, task.federation.n_items)
     steps = task.settings.adapt_steps
     return Plan(

@@ -75,7 +75,6 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def _load(entry: EntryPoint) -> Recipe:
-    """Return a recipe of another package; an error names the recipe and the package."""
     place = f"recipe {entry.name!r} of package {entry.dist.name if entry.dist else entry.module}"
     try:
         recipe = entry.load()
@@ -130,7 +129,7 @@ def settings_of(values: Mapping[str, Any]) -> RunSettings:
 
 
 def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
-    """Return a plan for ranking on a device, where no other person's data exist."""
+    """Return a plan for ranking on a device; it has no other person's data."""
     nobody = without_people(catalogue)
     none = np.zeros(0, np.int64)
     task = Task(
@@ -160,7 +159,7 @@ def prepare(settings: RunSettings, whole: Federation) -> Plan:
 
 
 def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
-    """Return the settings and the protocol; the data replace the value "auto"."""
+    """Return the settings and the protocol; the value "auto" is resolved for the data."""
     name, candidates = resolve(settings.protocol, settings.candidates, data)
     protocol = Protocol(
         name=name,

@@ -294,8 +294,7 @@ Stage = Phase | CentralFit
 Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 """(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.
 
-An executor reads only the data of the cohort. One person's contribution does not depend on other
-people."""
+An executor reads only the data of the cohort."""
 
 
 class Journal(Protocol):

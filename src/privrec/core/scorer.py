@@ -130,8 +130,7 @@ def at_least(scores: Scores, least: Scores) -> Entries:
 def first_of(entries: Entries, rows: int, places: int) -> tuple[IntArray, Scores]:
     """Return the best items of each row and their scores, best first: (rows, places) each.
 
-    Items with equal scores are in the order of the catalogue. If a row has fewer than `places`
-    scores above minus infinity, its rest is -1, with the score minus infinity.
+    Equal scores and rows with too few items are handled as in `top_items`.
     """
     some = np.flatnonzero(entries.score > -np.inf)
     order = some[np.lexsort((entries.item[some], -entries.score[some], entries.row[some]))]

@@ -135,7 +135,6 @@ def _added_up(params: Params, parts: Sequence[CohortTotal]) -> CohortTotal:
 
 
 def _two_parts(params: Params) -> tuple[Array, Array]:
-    """Return the item table (or some of its rows), and all other parameters as one vector."""
     return params[ITEM_TABLE], ravel_pytree(_others(params))[0]
 
 

@@ -1,8 +1,8 @@
 """Private alternating least squares (Chien et al., ICML 2021), weighted as by Krichene et al. 2023.
 
 The first sum measures the popularity of items. Then, in each round, a device computes the vector x
-of its person, of length 1, from the vectors of the items. It contributes to three sums. Two of
-them, A and B, have a row for each item, and a person contributes to the rows of her items:
+of its person, of length 1, from the vectors of the items. It contributes to the sum G and, for each
+of the person's items i, to B_i and A_i:
 
     B_i = Σ ω_ui x_u,   A_i = Σ ω_ui x_u x_uᵀ,   and for all items together G = Σ s_u x_u x_uᵀ
 
@@ -65,8 +65,8 @@ _ENOUGH = 2.0
 _RIDGE = 70.0
 """The ridge (L2 penalty) of item vectors, in units of the noise on one number of a sum."""
 _LEAST_RIDGE = 1e-3
-"""The ridge without noise, in units of the mean eigenvalue of γ G: with few people, G has
-eigenvalues near 0."""
+"""Is added to the ridge, in units of the mean eigenvalue of γ G: with few people, G has eigenvalues
+near 0."""
 _LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
 _UNKNOWN = -1e3
 
@@ -422,7 +422,7 @@ def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted
 
 
 def dpals_plan(task: Task[DpalsSettings]) -> Plan:
-    """Return the plan of DPALS: its two phases, and the ranking on a device."""
+    """Return the plan of DPALS."""
     ranker = partial(by_factors, task.settings, task.federation.n_items)
     return Plan(
         task=task,

@@ -227,7 +227,7 @@ def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
 
 
 def fcf_plan(task: Task[FcfSettings]) -> Plan:
-    """Return the plan of FCF: its single phase, and the ranking on a device."""
+    """Return the plan of FCF."""
     ranker = partial(by_vectors, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(fcf_stages, task), ranker=ranker)
 

@@ -61,7 +61,7 @@ ALONE, MATCHING = "warm-up", "matching"
 
 
 def stages(task: Task[FedGnnSettings]) -> tuple[Stage, ...]:
-    """Return the stages: rounds without neighbours, the matching, and rounds with neighbours."""
+    """Return the stages; without neighbours, there is only one."""
     settings, most, first = task.settings, task.settings.neighbours, task.settings.warm_up_rounds
 
     def begin(before: Params | None) -> Params:
@@ -324,7 +324,7 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
 
 
 def plan(task: Task[FedGnnSettings]) -> Plan:
-    """Return the plan of FedGNN: its stages, and the ranking on a device."""
+    """Return the plan of FedGNN."""
     ranker = partial(by_graph, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(stages, task), ranker=ranker)
 

@@ -2,11 +2,9 @@
 
 `evaluation.choosing` holds out a part of the training data. Each candidate (a model with other
 settings) is trained on the rest and evaluated on the held-out part. The search changes one setting
-after another: the weight of people, the ridge, the length of vectors, the discount of popular
-items, and the weight of pair scores (`hop.py`). If the test is about each person's last like, the
-weight of the last like is also tried. Candidates share their sums over people if only the
-computation after the sums differs. A new value replaces the previous one if it is better by more
-than the standard error of the difference.
+after another (`_Search.best`). Candidates share their sums over people if only the computation
+after the sums differs. A new value replaces the previous one if it is better by more than the
+standard error of the difference.
 
 A run under noise chooses nothing, because comparing candidates on raw data would cost privacy
 budget. A federation chooses nothing either, because its terms fix all settings.
@@ -227,7 +225,6 @@ class _Search:
         return usual_figures, best
 
     def ahead(self) -> Ahead:
-        """Return a forecast: the candidates that `best` will train, and the largest run."""
         settings, free = self.settings, {key: key not in self.given for key in KEYS}
         within = self._within(settings)
         sums = 1 + (len(_ACTIVITIES) - 1) * free["activity_power"]
@@ -288,7 +285,6 @@ class _Search:
         return _Candidate(settings, sums, last.absorb(state, sums.published).params)
 
     def looked_at(self, candidate: _Candidate) -> _Best:
-        """Return the candidate with its metric for each person."""
         return _Best(candidate, self._figures([candidate])[0])
 
     def _phases(self, settings: PlusSettings) -> list[Phase]:
@@ -429,7 +425,6 @@ class _Search:
         return pairs
 
     def _recencies(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other weights of a person's last like."""
         settings, sums, params = best.candidate
         for recency in _RECENCIES if "recency" not in self.given else ():
             changed = settings.model_copy(update={"recency": recency})

@@ -9,9 +9,8 @@ from vectors are standardised and added (`scoring.py: row_scorer`). G has no dia
 fewer than `hop_people` people have is dropped. So with `hop_people` of 2 or more (default 3), no
 pair comes from one person alone. Each item keeps its strongest neighbours.
 
-G is a sparse sum over people. Anyone who sees one person's contribution, or the positions of the
-nonzero entries of the whole sum, sees her items. To hide them, masks would have to cover all pairs
-of a catalogue. So a federation does not offer pair scores (docs/privacy.md).
+A federation does not offer pair scores: whoever sees the positions of nonzero entries sees people's
+items, and masks would have to cover all pairs of a catalogue (docs/privacy.md).
 """
 
 from collections.abc import Mapping

@@ -11,11 +11,9 @@ in the coordinates of a basis. The features that matter determine the basis. It 
 so the total noise is small. If no feature matters, the moments are over the most popular items
 (`solve.py`).
 
-The model is a ridge regression. Its prior follows from the published sums and the kernels.
-
-In a large catalogue, only the most popular items are in the basis, so devices receive no more than
-in a small one. All items get vectors of at most `WIDEST` numbers. No array has an entry for each
-pair of items of the catalogue.
+The model is a ridge regression, whose prior follows from the published sums and the kernels. In a
+large catalogue, only the most popular items are in the basis, so devices receive no more than in a
+small one. No array has an entry for each pair of items of the catalogue.
 """
 
 import math
@@ -95,10 +93,10 @@ class Spending(NamedTuple):
 def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     """Return how to split the budget of one release with this `noise_multiplier`.
 
-    With less noise per person, popularity needs a smaller share, and more directions can be
-    distinguished from the noise. With few people, there are no moments, and popularity gets their
-    share. With a medium number of people, moments are useful only if the features turn out to say
-    little. `fewest_per_noise` returns the two limits.
+    With less noise per person, popularity needs a smaller share, and more directions are above the
+    noise. With few people, there are no moments, and popularity gets their share. With a medium
+    number of people, moments are useful only if the features say little. `fewest_per_noise` returns
+    the two limits.
     """
     noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
@@ -462,11 +460,9 @@ class Learned(NamedTuple):
 def learned_from(published: F64, directions: int, noise_scale: float) -> Learned:
     """Return the part of a published upper triangle that is stronger than the noise.
 
-    A matrix of noise alone, with standard deviation s, has eigenvalues up to edge = 2s√q. A
-    published eigenvalue v > edge corresponds to a true eigenvalue of about l = (v + √(v² -
-    edge²))/2. Its eigenvector keeps the share k = 1 - (edge/2l)² of the true direction. Each
-    direction is then estimated again, coordinate by coordinate, with a prior variance that
-    decreases along the basis (empirical Bayes).
+    For the edge, the true eigenvalue l and the share k of each eigenvector, see `solve.py:
+    denoised`. Each direction is then estimated again, coordinate by coordinate, with a prior
+    variance that decreases along the basis (empirical Bayes).
     """
     moments = mirrored(published, directions)
     edge = 2 * noise_scale * math.sqrt(directions)
@@ -579,9 +575,9 @@ def through_kernel(
     shape is (items, width). These items can be recommended. As inputs they made recommendations
     worse, so they have no effect in a person's history.
 
-    A direction gets no weight if its strength is not above the part of each item alone, because the
-    kernels then add nothing to it. The kernel max(cosine, 0)² can have negative eigenvalues, so the
-    strength may be near 0, and a division by it would give arbitrarily long vectors.
+    A direction gets no weight if its strength is not above the part of each item alone: the kernels
+    add nothing to it. Its strength may be near 0, because max(cosine, 0)² can have negative
+    eigenvalues, and a division by it would give arbitrarily long vectors.
     """
     known = basis.items
     alone = (1 - 0.7 * trust.trust) * (known.popular @ basis.vectors**2)

@@ -136,7 +136,6 @@ class _Task:
 
     @property
     def in_subspace(self) -> bool:
-        """Whether the history model is computed by subspace iteration."""
         return in_subspace(self.settings, self.federation.n_items)
 
     @property
@@ -146,7 +145,6 @@ class _Task:
 
     @property
     def hop(self) -> Hop | None:
-        """The settings of the pair scores (`hop.py`), or None if the model has none."""
         return hop_of(self.settings, self.federation.n_items)
 
     @property
@@ -216,7 +214,6 @@ class _Task:
         return replace(phase, device=replace(phase.device, cost=cost), accepts=accepts)
 
     def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
-        """Return the cost of a contribution to a sum for one device."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
         entries = rows_of(person, self.layout).nnz
         return DeviceCost(
@@ -317,9 +314,9 @@ def _public_moments_phase(
 ) -> Phase:
     """Return the phase of the third release. What it sums depends on the trust in features.
 
-    With many people, it sums the moments of rows in the basis if the trust is above 0. With a
-    medium number of people (`spending_of`), it sums popularity again if the trust is at least
-    `least_trust`. In all other cases it sums the moments over frequent items, as without features.
+    With many people, it sums the moments in the basis if the trust is above 0. With a medium number
+    of people (`spending_of`), it sums popularity again if the trust is at least `least_trust`. In
+    all other cases it sums the moments over frequent items, as without features.
     """
     directions, noise = budget.directions, aggregator.noise_scale(BOUND)
     first_noise = budget.popularity.noise_scale(BOUND)
@@ -377,7 +374,6 @@ def _with_tower(
     public: Public,
     learned: Learned | None,
 ) -> ServerState:
-    """Return the state with the history model in its parameters."""
     popularity = _popularity(state)
     people = budget.popularity.release.sampling.cohort
     basis, trust, widest = public.basis, public.trust, budget.widest
@@ -397,7 +393,6 @@ def _with_tower(
 
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the phase whose sum gives the history model."""
     settings, exact = task.settings, without_noise(task.settings)
     if task.in_subspace:
         work = partial(subspace_work, settings, task.layout, task.rank)
@@ -412,7 +407,6 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _second_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator, first: int) -> Phase:
-    """Return the phase that trains the second model (`sweeps.py`)."""
     layout = task.layout
     phase = sweeps_phase(
         layout,
@@ -463,7 +457,6 @@ def _exact_subspace(task: _Task, settings: PlusSettings, aggregator: Aggregator)
 
 
 def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -> Phase:
-    """Return the phase of the sum over pairs of items (`hop.py`)."""
     layout = task.layout
 
     def absorb(state: ServerState, published: Published) -> ServerState:
@@ -485,8 +478,6 @@ def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the phase of the first sum: how popular each item is."""
-
     def absorb(state: ServerState, published: Published) -> ServerState:
         found = published.update[POPULARITY]
         # With this bias, the model can rank even if the budget ends after this phase.
@@ -512,7 +503,7 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) -> Phase:
-    """Return the phase of the second sum without noise: the sum of row·rowᵀ over people."""
+    """Return the phase of the sum of row·rowᵀ over people, without noise."""
     how, layout, most = regression_of(settings), task.layout, settings.history_items
 
     def tell(state: ServerState) -> Told:
@@ -601,7 +592,7 @@ def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
 
 
 def plus_plan(task: Task[SumsSettings]) -> Plan:
-    """Return the plan of a run: its stages, and the scorer that ranks with the trained model."""
+    """Return the plan of a run."""
     layout = layout_for(task.settings, task.federation.catalogue)
     return Plan(
         task=task,

@@ -153,13 +153,11 @@ class _Devices:
     def packed(
         self, told: Told, cohort: Cohort, round_index: int, size: int
     ) -> Iterator[Histories]:
-        """Yield the arrays of a cohort's people, `size` people at a time."""
         score = self._scorer(told)
         for people in cohort.parts(size):
             yield self._halves(people, round_index, score, size)
 
     def contribute(self, told: Told, person: Clients, round_index: int) -> Contribution:
-        """Return one person's update: one gradient step on her hidden likes."""
         batch = self._halves(person, round_index, self._scorer(told), 1)
         step = _compiled(self.layout)(learned_of(told), batch=batch, clip_norm=np.float32(np.inf))
         update = {name: np.asarray(leaf) for name, leaf in step.update.items()}
@@ -313,7 +311,6 @@ def _told(params: Params) -> Params:
 
 
 def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettings) -> DeviceCost:
-    """Return the cost of one round for one device, in bytes, operations and time."""
     size, n = settings.embedding_size, layout.n_items
     entries = int((batch.row > 0).sum())
     learned, width = learned_of(params), params[LIKES].shape[1]

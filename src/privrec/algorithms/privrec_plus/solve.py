@@ -164,9 +164,9 @@ def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:
     V has the top eigenvectors of the matrix `squares` (m, m), and f shrinks the noisy directions. A
     matrix of noise alone, with standard deviation s, has eigenvalues up to edge = 2s√m. An observed
     eigenvalue y > edge corresponds to a true eigenvalue of about l = (y + √(y² - edge²))/2. Its
-    eigenvector keeps the share 1 - (edge/2l)² of the true direction. So f = (1 - (edge/2l)²) · l/(l
-    + ridge). The ridge is the larger of the edge and `_RIDGE` times the mean of the diagonal.
-    Eigenvalues below the edge are dropped.
+    eigenvector keeps the share k = 1 - (edge/2l)² of the true direction. So f = k · l/(l + ridge),
+    and 0 below the edge. The ridge is the larger of the edge and `_RIDGE` times the mean of the
+    diagonal.
     """
     m = len(squares)
     edge = 2 * noise_scale * math.sqrt(m)
@@ -272,8 +272,8 @@ def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, F32]:
 def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> F32:
     """Return the bias of each item's score, shape (n_items,).
 
-    The bias of a kept item is tiny: it orders items with equal scores by popularity. All other
-    items have no vector. Their bias ranks them after the kept items, the most popular first.
+    The bias of a kept item is tiny: it orders items with equal scores by popularity. The bias of
+    other items ranks them after the kept items, the most popular first.
     """
     # The other items' bias uses the rank in popularity: near -1000, float32 distinguishes integers,
     # but not small differences of popularity.

@@ -9,10 +9,9 @@ regression of the closed form is solved in these directions (`solve.py: regressi
 
 Under noise, each round is one release (a noised power method). A person contributes x·(x·Q), scaled
 to length 1, where x is her row over the frequent items (`sums.py: taste_shares`). The basis Q has
-no component along popularity, which is known already. At the beginning, most of a person's row is
-outside of the basis; the scaling makes her contribution as large as the bound allows. The noise
-grows with items × directions and not with items squared. So for large catalogues the result is
-better than from one noisy matrix (docs/results.md).
+no component along popularity, which is known already. The noise grows with items × directions and
+not with items squared. So for large catalogues the result is better than from one noisy matrix
+(docs/results.md).
 """
 
 import math
@@ -162,7 +161,6 @@ class Within:
 
 
 def _power(frequency: F64, power: float) -> F64:
-    """Return frequency^power, or 0 if the frequency is 0."""
     seen = frequency > 0
     return np.where(seen, np.where(seen, frequency, 1.0) ** power, 0.0)
 
@@ -206,10 +204,7 @@ def subspace_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the phase of the power method's rounds, without noise.
-
-    Before the last round ends, the parameters of the history model hold the basis.
-    """
+    """Return the phase of the power method; meanwhile, the model's parameters hold the basis."""
 
     def start(before: Params | None) -> ServerState:
         params = kept(before)

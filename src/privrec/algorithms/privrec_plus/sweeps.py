@@ -244,7 +244,6 @@ def sweeps_phase(
 
 
 def _drawn(shape: tuple[int, int], seed: int) -> Array:
-    """Return small random vectors of items for the start of the first sweep."""
     drawn = rng(seed, 0, "second").standard_normal(shape) * _START / np.sqrt(shape[1])
     return jnp.asarray(drawn, jnp.float32)
 
@@ -257,7 +256,6 @@ def _accepted(shape: tuple[int, int]) -> dict[str, Accepted]:
 def _cost(
     federation: Federation, population: IntArray, device: DeviceHalf, told: Told
 ) -> DeviceCost:
-    """Return the cost of a round for one device, in bytes, operations and time."""
     person = federation.take(usual_person(federation, population))
     entries = len(device.contribute(told, person, 0).rows[ITEM_SUMS].ids)
     n_items, width = np.shape(told[SECOND])

@@ -34,8 +34,7 @@ def local_sgd(
 
     As in the paper, every epoch uses the same mini-batches in the same order. A step computes the
     gradient with respect to the table rows of its mini-batch and the dense weights, and changes
-    them in place. So the cost of a step does not depend on the size of the catalogue. The update of
-    a client without data is zero.
+    them in place. So the cost of a step does not depend on the size of the catalogue.
 
     With `whole_batch`, an epoch is one step along the mean gradient over all data of the client.
     """

@@ -131,7 +131,7 @@ def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
 
 
 def reptile_training(task: Task[ReptileSettings], network: Network) -> Training:
-    """Return how a device trains the DSSM on its own instances, by Reptile."""
+    """Return how a device trains the DSSM by Reptile."""
     settings, federation, people = task.settings, task.federation, task.split.train
     return Training(
         pack=network.pack,

@@ -124,7 +124,7 @@ ITEMS = "items"
 
 
 def two_stages(task: Task[TwoStageSettings]) -> tuple[Phase, ...]:
-    """Return the phases: stage one if it has rounds, then stage two."""
+    """Return the phases of both stages; only those of the second if stage one has no rounds."""
     settings, federation, split = task.settings, task.federation, task.split
     if settings.stage1 == "none":
         return reptile_stages(task)
@@ -168,7 +168,6 @@ def _training(
     local: LocalTrain,
     examples: Callable[[], Sequence[Packed]],
 ) -> Training:
-    """Return how a device trains in one of the stages."""
     settings, federation = task.settings, task.federation
     return Training(
         pack=pack,
@@ -320,7 +319,7 @@ def by_neighbours(settings: StageOneSettings, n_items: int, params: Params) -> S
 
 
 def item_plan(task: Task[StageOneSettings]) -> Plan:
-    """Return the plan of stage one alone, and the ranking by its item vectors."""
+    """Return the plan of stage one alone."""
     ranker = partial(by_neighbours, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(item_stage, task), ranker=ranker)
 

@@ -157,7 +157,6 @@ def _views_of(
 def _packed(
     drawn: Sequence[IntArray], views: Views, n_items: int, *, count: int, width: int, span: int
 ) -> SequenceClient:
-    """Return the views, padded and with items as indices into `rows`."""
     rows, index = np.unique(np.concatenate([part.ravel() for part in drawn]), return_inverse=True)
     ends = np.cumsum([part.size for part in drawn])
     masked, truth, pool, torn, segments = (
