@@ -120,9 +120,9 @@ class Ahead(NamedTuple):
 class Choice:
     """How a recipe chooses missing settings before a simulated training without noise.
 
-    `keys` are the settings that the recipe may choose. `given` are the settings that the user gave,
-    which are never changed. `usual(task, given)` returns the settings that follow from the size and
-    the protocol of the data. `find(task, given, on_progress)` compares candidates on the data that
+    `keys` are the settings that the recipe may choose. It never changes `given`, the settings that
+    the user gave. `usual(task, given)` returns the settings that follow from the size and the
+    protocol of the data. `find(task, given, on_progress)` compares candidates on the data that
     `evaluation.choosing` holds out; it returns None if there is nothing to choose. `ahead(task,
     given)` returns the work of `find`, for a forecast.
     """

@@ -1,14 +1,13 @@
 """Clipping: a contribution v becomes v · min(1, S/‖v‖), for a bound S.
 
 Noise hides one person only if the length of her contribution is at most the bound. Three functions
-clip, for three kinds of code (tests/algorithms/test_contract.py compares them):
+clip, and tests/algorithms/test_contract.py compares them:
 
-- `bounded` clips one contribution, in numpy and 64 bits. A phone runs this function.
+- `bounded` clips one contribution on a phone, in numpy and 64 bits.
 - `clip` clips one update inside a compiled loop over clients, in 32 bits.
-- `shrink` takes the lengths of many contributions and returns factors, for code that computes the
-  lengths without building the contributions.
+- `shrink` returns factors for the lengths of many contributions that are never built.
 
-All three functions replace a contribution that is not finite by zeros.
+All three replace a contribution that is not finite by zeros.
 """
 
 import math

@@ -1,7 +1,6 @@
 """A contribution is all that one device sends in one round; its length, its sum and its bytes.
 
-This module runs on phones: it uses numpy in 64 bits, for one person at a time. Tests compare the
-compiled code with its results.
+This module runs on phones: it uses numpy in 64 bits, for one person at a time.
 """
 
 import math

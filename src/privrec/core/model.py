@@ -10,8 +10,7 @@ from privrec.data.schema import Bag, Bags
 from privrec.types import Array, Key, Params
 
 ITEM_TABLE = "embed/item"
-"""The name of the table with one row per item. A client changes and sends only some of these rows.
-"""
+"""The name of the table with one row per item. A client changes and sends only some rows."""
 
 TableRows = Mapping[str, Array]
 """Table rows for a batch of n pairs, by table name: shape (n or 1, width, embedding size)."""

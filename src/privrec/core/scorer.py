@@ -20,8 +20,8 @@ Scores = npt.NDArray[np.floating]
 Scorer = Callable[[Clients, Clients], Iterable[Scores]]
 """(the data on each device, the held-out interactions) -> each client's scores of all items.
 
-A scorer may use only the context of the held-out interactions. The scores of a client have shape
-(1, n_items), or one row for each held-out interaction."""
+A scorer may use only the context of the held-out interactions. Each client's scores have one row,
+or one row for each held-out interaction."""
 
 Ranker = Callable[[Params], Scorer]
 

@@ -124,8 +124,7 @@ by hand."""
 def check_memory(stages: Iterable[Stage]) -> None:
     """Raise if a stage needs more memory than is free; pass if one of the two is unknown.
 
-    Training and the server of a federation call this function before they write any file. A node
-    does not: its stages are the same, but it does not hold the server's matrices.
+    A node does not call this function: it has the same stages, but not the server's matrices.
     """
     free = available_memory()
     for stage in stages:

@@ -79,9 +79,8 @@ def _wait_for_parent() -> None:
 def _for_new_processes() -> Iterator[None]:
     """Make processes that begin in this block use one core each and ignore Ctrl-C.
 
-    JAX reads the number of devices from the environment when it starts. A terminal sends Ctrl-C to
-    all processes. Workers ignore it, because each would print a traceback; this process ends them.
-    Only a main thread can set signal handlers.
+    A terminal sends Ctrl-C to all processes. Workers ignore it, because each would print a
+    traceback; this process ends them. Only a main thread can set signal handlers.
     """
     before = {name: os.environ[name] for name in _ONE_CORE if name in os.environ}
     is_main = current_thread() is main_thread()

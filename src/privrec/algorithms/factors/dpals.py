@@ -65,8 +65,8 @@ _ENOUGH = 2.0
 _RIDGE = 70.0
 """The ridge (L2 penalty) of item vectors, in units of the noise on one number of a sum."""
 _LEAST_RIDGE = 1e-3
-"""Is added to the ridge, in units of the mean eigenvalue of γ G: with few people, G has eigenvalues
-near 0."""
+"""This number is added to the ridge, in units of the mean eigenvalue of γ G: with few people, G has
+eigenvalues near 0."""
 _LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
 _UNKNOWN = -1e3
 

@@ -44,8 +44,7 @@ class FedGnnSettings(FederatedSettings):
     """Factor for the server's learning rate of item vectors, relative to other parameters."""
 
     neighbours: Count = 5
-    """Upper limit for the neighbours (other people who like an item) per item; 0 means no matching.
-    """
+    """Upper limit for an item's neighbours (other people who like it); 0 means no matching."""
     expand_after: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of the rounds that are played before neighbours are added to the graphs."""
 
@@ -169,8 +168,7 @@ def whole_graph(person: Items, size: int, directory: Directory | None, *, seed: 
 def marks_of(seed: int, person: int, items: IntArray) -> IntArray:
     """Return a random number (mark) per item, by which a device recognises its own vector.
 
-    A device uses a different mark for each item, so that marks do not show which items one person
-    likes.
+    The marks of a device differ, so that they do not show which items one person likes.
     """
     words = client_words(seed, 0, "matching mark", np.array([person]), items)
     return (words >> np.uint64(32)).astype(np.int64)
@@ -366,8 +364,8 @@ def fresh(key: Key, n_items: int, size: int, scale: float) -> dict[str, Array]:
     """Return the parameters before training.
 
     The message matrices from an item to itself and from a liked item to the person are the
-    identity; all others are zero. All items of a person get the same attention. So the vector of a
-    person is proportional to the sum of the vectors of the items that she likes.
+    identity; all others are zero. A person's items get equal attention. So her vector is
+    proportional to the sum of the vectors of the items that she likes.
     """
     params = {name: jnp.zeros(shape) for name, shape in shapes(n_items, size).items()}
     vectors = scale * jax.random.normal(key, (n_items, size))

@@ -1,7 +1,7 @@
 """The recipe fedgnn: rounds without neighbours, the matching of neighbours, rounds with neighbours.
 
-In a round, devices send noised gradients. These include rows of items that the person does not
-have, to hide her items.
+In a round, devices send noised gradients, with rows of items that the person does not have, to hide
+her items.
 """
 
 from collections.abc import Callable, Iterator
@@ -219,8 +219,8 @@ def falling_rate(
 ) -> optax.GradientTransformation:
     """Return the server's optimizer; its learning rate falls linearly to 0 over `rounds`.
 
-    Late steps are small, so that the noise of many rounds is averaged. If `rounds` is 0, the
-    learning rate is constant.
+    Late steps are small, so that the noise of many rounds is averaged. If `rounds` is 0, the rate
+    is constant.
     """
     chosen = server_optimizer(name, learning_rate, item_rate)
     if rounds:
@@ -247,7 +247,7 @@ def matching(task: Task[FedGnnSettings], *, first: int) -> Exchange:
 
     def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
         # The key comes from the seed, so that a run can be repeated. A real matching server could
-        # guess it; this simulation has none.
+        # guess the seed; this simulation has none.
         secret = rng(settings.seed, first, "matching key").bytes(32)
         offers = (
             offer

@@ -154,9 +154,9 @@ again. Measured with rank 1024."""
 def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
     """Return the server's work for the closed form without noise (`solve.py: exact_tower`).
 
-    Memory has two possible peaks. At the first, it holds the sum, its copy, the Cholesky factor,
-    three parts of the inverse, and a mask of 1 byte per entry. At the second, it holds the sum, its
-    copy, the factor, the inverse, and three matrices of shape (columns, items).
+    Memory has two possible peaks. At both, it holds the sum, its copy and the Cholesky factor. At
+    the first, it also holds three parts of the inverse, and a mask of 1 byte per entry; at the
+    second, the inverse, and three matrices of shape (columns, items).
     """
 
     def columns(items: int) -> int:
@@ -209,8 +209,8 @@ def public_work(layout: Layout, kernels: int, rank: int, told: Told | None) -> S
     """Return the server's work for `commons_of`, `basis_of` and `tower_of` in `public.py`.
 
     The memory's peak is the largest of three needs: the kernels over the most popular items with
-    copies of their weighted sum, some copies of all items' vectors of length `rank`, and the kernel
-    between `AT_ONCE` items and the most popular items.
+    copies of their weighted sum, some copies of all items' vectors, and the kernel between
+    `AT_ONCE` items and the most popular items.
     """
     items, common = (min(layout.n_items, most) for most in (MOST_ITEMS, MOST_COMMON))
     return ServerWork(

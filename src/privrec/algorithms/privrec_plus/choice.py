@@ -45,7 +45,7 @@ KEYS = frozenset(
         "recency",
     }
 )
-"""The settings that the search may change."""
+"""The settings that may be chosen."""
 _ACTIVITIES = (0.5, 1.0)
 _RIDGES = ((5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
 _RIDGES_WITHIN = ((1.0, 0.2), (5.0, 0.5), (50.0, 0.7), (200.0, 0.75))

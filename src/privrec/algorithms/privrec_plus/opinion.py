@@ -24,8 +24,7 @@ SECOND, SECOND_WEIGHT = "second/vectors", "second/weight"
 ALPHA = 8.0
 """The α of the loss: an item that a person has gets the weight 1 + α, any other item 1."""
 DISLIKED = 0.6
-"""The target of a disliked item. It is above 0 because the person chose the item before rating it.
-"""
+"""The target of a disliked item, above 0 because the person chose the item before rating it."""
 _RIDGE, _OTHERS = 1.4, 0.05
 
 

@@ -45,8 +45,7 @@ LARGEST = 1000
 AT_ONCE_PAIRS = 2**24
 """The number of pairs of items that are processed at a time. It bounds the memory."""
 _ITEM_POWER = 0.25
-"""Under noise, the weight of an item in a row is its popularity to the power of minus this number.
-"""
+"""Under noise, an item's weight in a row is its popularity to the power of minus this number."""
 
 
 def sum_of_rows(parts: Parts, size: int) -> F64:
@@ -195,8 +194,8 @@ class Frequent:
     """The m frequent items, over which moments are summed under noise, and their weights.
 
     All are computed from the noised popularity alone. `kept` (m,) has the positions of the items,
-    and `power` (m,) their weights, smaller for popular items. `common` (m,) is the unit vector in
-    the direction of popularity.
+    `power` (m,) their weights, smaller for popular items, and `common` (m,) the unit vector in the
+    direction of popularity.
     """
 
     kept: IntArray

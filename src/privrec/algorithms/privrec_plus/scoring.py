@@ -113,8 +113,7 @@ of the pair scores in the final score."""
 _MOST_ITEMS = 2**24
 """Positions of items are stored as float32, which is exact for whole numbers below this limit."""
 RECENCY = "device/recency"
-"""The extra weight of a person's last like. It halves with every `_HALVED` lines after that like.
-"""
+"""The extra weight of a person's last like. It halves with every `_HALVED` lines after a like."""
 _HALVED = 3.0
 FLOOR = 0.01
 """This number is added to closed-form scores so that their logarithm is finite. Chosen by hand; not

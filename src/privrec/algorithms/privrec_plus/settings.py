@@ -9,8 +9,7 @@ from privrec.algorithms.settings import FederatedSettings
 from privrec.settings import Count, Positive, Share, Size, Weight
 
 TOGETHER = 128
-"""The number of clients in one compiled call of the training rounds. Chosen by hand; not measured.
-"""
+"""The number of clients in one compiled call of training rounds. Chosen by hand; not measured."""
 
 
 def _no_tiny_weight(weight: float) -> float:

@@ -70,8 +70,7 @@ class Instances:
     `negatives` unseen items are drawn for each like. A disliked item has the target
     `dislike_target`, which is 0 in the paper. A higher target separates disliked items from unseen
     items, against which they are never ranked. With `ratings`, the target is the rating, and no
-    negatives are drawn. Clients are padded to whole batches of `batch_size`. Without
-    `side_information`, instances have no features and no context.
+    negatives are drawn. Clients are padded to whole batches of `batch_size`.
     """
 
     negatives: int
@@ -98,7 +97,7 @@ def pack(
 ) -> list[PackedClient]:
     """Return the padded training instances of each client for one round.
 
-    The negatives and the order of the instances are random; the seed determines them.
+    The seed determines the negatives and the random order of the instances.
     """
     clients = seen(clients, instances)
     pairs = pairs_of(clients, instances, n_items=n_items, seed=seed, round_index=round_index)

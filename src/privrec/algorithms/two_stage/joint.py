@@ -32,7 +32,7 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
     """Return a client's instances and views, with indices into one array of rows.
 
     Liked items in the views are also in the instances, so only the negatives of the views (`pool`)
-    can add rows. The array is padded for all of these.
+    can add rows. The array is padded to the largest possible number of rows.
     """
     rows = np.full(len(pairs.rows) + len(sequence.pool), n_items, np.int32)
     both = np.union1d(pairs.rows, sequence.rows)

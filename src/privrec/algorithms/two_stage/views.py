@@ -1,8 +1,8 @@
 """Views of a client's sequence, drawn on the device (the paper's section on SSL).
 
 The sequence is the person's likes in the order of time, each item once. A view is a window of the
-sequence in two versions. In one version, an item is replaced by a negative. In the other, a segment
-is replaced by another segment of the same person.
+sequence in two versions: one with an item replaced by a negative, the other with a segment replaced
+by another segment of the same person.
 """
 
 from collections.abc import Sequence
