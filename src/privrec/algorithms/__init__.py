@@ -1,1 +1,1 @@
-"""The recipes: how each recipe trains, ranks, and splits its privacy budget."""
+"""The recipes: their training, their ranking, and their privacy budgets."""

@@ -14,7 +14,7 @@ from privrec.privacy.release import Sampling
 from privrec.types import Law
 
 BOUND = 1.0
-"""The L2 length to which devices scale their contribution, where they scale it themselves."""
+"""The L2 length of contributions that devices scale themselves."""
 _PEOPLE_PER_NOISE = 12.0
 
 
@@ -22,8 +22,8 @@ def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
     """Return how cohorts (the people of one round) are sampled from the training people.
 
     Poisson sampling computes its probability from the public number of people. Fixed-size sampling
-    uses the true number of people. Its guarantee compares data sets of the same size, so the
-    guarantee does not protect the true number.
+    uses the true number. Its guarantee compares data sets of the same size, so it does not protect
+    this number.
     """
     users = len(split.train) if law == "fixed" else split.public_train
     return Sampling(law=law, users=users, cohort=cohort)
@@ -32,10 +32,7 @@ def sampling_of(law: Law, cohort: int, split: Split) -> Sampling:
 def aggregator_of(
     settings: FederatedSettings, split: Split, spent: PrivacyLedger | None = None
 ) -> Aggregator:
-    """Return the aggregator, which bounds contributions and adds noise in each round.
-
-    `spent` holds the earlier releases of the run, which use a part of the budget.
-    """
+    """Return the aggregator of the training; `spent` has the earlier releases of the run."""
     return noised(
         settings,
         sampling_of(settings.sampling, settings.cohort, split),
@@ -55,10 +52,7 @@ def noised(
     epsilon: float | None,
     spent: PrivacyLedger,
 ) -> Aggregator:
-    """Return the aggregator for `rounds` releases.
-
-    These releases and the releases in `spent` cost `epsilon` together.
-    """
+    """Return the aggregator of `rounds` releases, which cost `epsilon` together with `spent`."""
     if settings.mechanism == "none":
         return plain(sampling)
     multiplier = settings.noise_multiplier
@@ -87,7 +81,7 @@ def noised(
 class PopularityAndSums(NamedTuple):
     """The aggregators of the popularity of items (the first sum) and of several later sums.
 
-    `spent` holds the releases of all sums. One release with `noise_multiplier` has the same cost.
+    `spent` has the releases of all sums. One release with `noise_multiplier` has the same cost.
     """
 
     popularity: Aggregator

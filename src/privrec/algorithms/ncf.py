@@ -5,9 +5,9 @@ The score adds a product of vectors (GMF) and the output of a perceptron over ve
     score = out_g · (p ⊙ q) + out_m · x_N + b
     x_1 = relu(p' W_u + q' W_v + b_1),   x_i = relu(x_{i-1} W_i + b_i)
 
-A person has the two vectors p and p', and an item has the two vectors q and q'. The first layer is
-stored as two matrices, W_u for people and W_v for items. This is the same as one matrix for the
-concatenation of p' and q'. One round is one pass of Adam over all training interactions ("lines").
+A person has the vectors p and p', and an item has q and q'. W_u and W_v together are one matrix for
+the concatenation of p' and q'. One round is one pass of Adam over all training interactions
+("lines").
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ class Person(NamedTuple):
 
 
 class Items(NamedTuple):
-    """The part of a score that depends on the item only.
+    """The part of a score that depends only on the item.
 
     `gmf` is q, shape (…, d). `first` is q' W_v + b_1, shape (…, h_1).
     """
@@ -107,7 +107,7 @@ def start_of(params: Params) -> Person:
 
 
 def items_of(params: Params, item: Leaf) -> Items:
-    """Return the part of a score that depends on the item, for the item positions `item`."""
+    """Return the part of a score that depends on the item, for the positions `item`."""
     first = params["ncf/mlp/item"][item] @ params["ncf/mlp/0/item"] + params["ncf/mlp/0/bias"]
     return Items(params["ncf/gmf/item"][item], first)
 
@@ -138,7 +138,7 @@ class NcfSettings(RunSettings):
     validate_every: Count = 5
     """Rounds between two evaluations on the validation people; 0 means never."""
     batch_size: Size = 1000
-    """Interactions per training step, not counting their unseen items (`negatives`)."""
+    """Interactions per training step, without their unseen items (`negatives`)."""
     negatives: Count = 4
     """Unseen items drawn for each interaction; every round draws new ones."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.7
@@ -179,9 +179,9 @@ class Lines(NamedTuple):
 class Batches(NamedTuple):
     """The interactions of a round in random order, divided into batches of B; a pytree.
 
-    `owner`, shape (steps, B), is the person. `item`, `target` and `weight` have the shape
-    (steps, B, 1 + negatives). The item of the interaction comes first, then the drawn items.
-    `weight` is 0 for padding and for a drawn item that the person already has, else 1.
+    `owner`, shape (steps, B), is the person. `item`, `target` and `weight` have the shape (steps,
+    B, 1 + negatives): first the item of the interaction, then the drawn items. `weight` is 0 for
+    padding and for a drawn item that the person already has, else 1.
     """
 
     owner: Leaf
@@ -191,7 +191,7 @@ class Batches(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """State that is never released: the vectors of the training people, and Adam's state."""
+    """Unreleased state: the vectors of the training people, and Adam's state."""
 
     people: Person
     adam: optax.OptState
@@ -246,8 +246,7 @@ def batches_of(
 ) -> Batches:
     """Return the batches of a round.
 
-    Each interaction occurs once, with `negatives` items that are drawn uniformly. A drawn item that
-    the person already has gets the weight 0.
+    Each interaction occurs once, with `negatives` items that are drawn uniformly.
     """
     count = len(lines.owner)
     steps = max(1, -(-count // batch_size))
@@ -278,7 +277,7 @@ def batches_of(
 def _compiled_pass(learning_rate: float, weight_decay: float) -> tuple[Any, Any]:
     """Return the compiled training over the batches of a round, and its optimizer.
 
-    The first one is a function (params, memory, batches) -> (new params, new memory, mean loss).
+    The training is a function (params, memory, batches) -> (new params, new memory, mean loss).
     """
     optimizer = optax.adam(learning_rate)
 
@@ -336,7 +335,7 @@ def by_network(settings: NcfSettings, n_items: int, steps: int, params: Params) 
 
 
 def ncf_plan(task: Task[NcfSettings]) -> Plan:
-    """Return the plan of NCF: its training, and the ranking on a device."""
+    """Return the plan of NCF."""
     ranker = partial(by_network, task.settings, task.federation.n_items)
     steps = task.settings.adapt_steps
     return Plan(
@@ -367,8 +366,7 @@ def fold_in(
     """Return the vectors of a new person, and the loss before each step, shape (steps,).
 
     Adam minimises the mean loss over her instances. It starts from the initial vectors, which are
-    the same for everybody, and changes only her two vectors. If a person has no instances, her
-    vectors keep their initial values.
+    the same for everybody, and changes only her two vectors.
     """
     items = items_of(params, client.rows[client.item])
     real = jnp.arange(len(client.item)) < client.size

@@ -23,8 +23,7 @@ ServerSees = Literal["updates", "items", "graph", "everything"]
 - `updates`: each single update of the person.
 - `items`: the list of her items.
 - `graph`: her locally noised updates, and what her device sends to match neighbours.
-- `everything`: all of her data.
-"""
+- `everything`: all of her data."""
 
 
 Settings_co = TypeVar("Settings_co", bound=RunSettings, covariant=True)
@@ -34,8 +33,8 @@ Settings_co = TypeVar("Settings_co", bound=RunSettings, covariant=True)
 class Task(Generic[Settings_co]):
     """The input of a recipe: its settings, the data, and who trains, validates and tests.
 
-    `federation` is the data for training. On a device, `federation` has a catalogue but no people.
-    `whole` also has the data that the `protocol` holds out. Only the evaluation uses `whole`.
+    `federation` is the data for training; on a device, it has a catalogue but no people. `whole`
+    also has the data that the `protocol` holds out for the evaluation.
     """
 
     settings: Settings_co
@@ -51,9 +50,9 @@ class Task(Generic[Settings_co]):
 class Plan:
     """What a recipe makes from a task: the stages of the training, and the ranking on a device.
 
-    The first call of `stages()` calibrates the noise. The calibration is slow, and ranking does not
-    need it. `ranker(params)` returns the scorer of a device. `unadapted(params)` returns a scorer
-    that ignores the person's likes and dislikes. `unadapted` is None if both scorers are the same.
+    The first call of `stages()` calibrates the noise, which is slow and not needed for ranking.
+    `ranker(params)` returns the scorer of a device. `unadapted(params)` returns a scorer that
+    ignores the person's likes and dislikes. `unadapted` is None if both scorers are the same.
     """
 
     task: Task[RunSettings]
@@ -73,7 +72,7 @@ class Plan:
 def _in_order(make: Callable[[], tuple[Stage, ...]], recipe: str) -> tuple[Stage, ...]:
     """Return the stages; raise unless the round numbers continue from each stage to the next.
 
-    The ledger has one line per round number, so two rounds must not have the same number.
+    The ledger has one line per round number, so two rounds must have different numbers.
     """
     stages = make()
     for before, after in pairwise(stages):
@@ -85,14 +84,14 @@ def _in_order(make: Callable[[], tuple[Stage, ...]], recipe: str) -> tuple[Stage
 
 
 class Chosen(NamedTuple):
-    """Settings that were chosen for a run, and a line of text that reports the choice."""
+    """Settings that were chosen for a run, and a line of text that reports them."""
 
     values: Mapping[str, Any]
     line: str
 
 
 class Candidates(NamedTuple):
-    """The work of a choice between candidates, from which a forecast estimates time and memory.
+    """The work of comparing candidates, from which a forecast estimates time and memory.
 
     The sums of the rounds in `stages` are computed `sums` times, and the server solves for the
     parameters `solved` times. Candidates are evaluated `looks` times on `people` people;
@@ -111,7 +110,7 @@ class Candidates(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The estimated work of a choice, and the settings of the largest run that may follow."""
+    """The estimated work of a choice, and the settings of the largest run after it."""
 
     candidates: Sequence[Candidates]
     values: Mapping[str, Any]
@@ -121,11 +120,11 @@ class Ahead(NamedTuple):
 class Choice:
     """How a recipe chooses missing settings before a simulated training without noise.
 
-    `keys` are the settings that the recipe may choose. `given` are the settings that the user gave,
-    which are never changed. `usual(task, given)` returns the settings that follow from the size and
-    the protocol of the data. `find(task, given, on_progress)` compares candidates on the data that
-    `evaluation.choosing` holds out. `find` returns None if there is nothing to choose.
-    `ahead(task, given)` returns the work of `find`, for a forecast.
+    `keys` are the settings that the recipe may choose. It never changes `given`, the settings that
+    the user gave. `usual(task, given)` returns the settings that follow from the size and the
+    protocol of the data. `find(task, given, on_progress)` compares candidates on the data that
+    `evaluation.choosing` holds out; it returns None if there is nothing to choose. `ahead(task,
+    given)` returns the work of `find`, for a forecast.
     """
 
     keys: frozenset[str]
@@ -138,11 +137,9 @@ class Choice:
 class Recipe:
     """A recipe: its settings, its training and its ranking.
 
-    - `settings`: the class of the settings.
     - `values`: defaults that replace those of the class `settings`.
     - `presets`: better defaults for known data sets, by name. They were chosen on validation people
       (docs/results.md), never on test people.
-    - `plan(task)`: returns the stages of the training and the ranking on a device.
     - `items_with_vector(settings, catalogue)`: the number of items that have a vector; the other
       items differ only by popularity. None if the number does not depend on the settings.
     - `choice`: how the recipe chooses missing settings, or None.

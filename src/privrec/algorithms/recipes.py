@@ -75,7 +75,6 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def _load(entry: EntryPoint) -> Recipe:
-    """Return a recipe of another package; an error names the recipe and the package."""
     place = f"recipe {entry.name!r} of package {entry.dist.name if entry.dist else entry.module}"
     try:
         recipe = entry.load()
@@ -101,7 +100,7 @@ def configure(recipe: str, data: str, overrides: Mapping[str, Any]) -> Any:
 
 
 def _check_keys(recipe: str, overrides: Mapping[str, Any]) -> None:
-    """Raise if only other recipes have one of the settings; the error names these recipes."""
+    """Raise if a setting exists only in other recipes; the error names these recipes."""
     mine = recipe_named(recipe)
     # The complete settings of an earlier run may contain retired keys.
     retired = mine.settings.retired if "recipe" in overrides else frozenset[str]()
@@ -130,7 +129,7 @@ def settings_of(values: Mapping[str, Any]) -> RunSettings:
 
 
 def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
-    """Return a plan for ranking on a device; the plan has the catalogue but no people's data."""
+    """Return a plan for ranking on a device; it has no other person's data."""
     nobody = without_people(catalogue)
     none = np.zeros(0, np.int64)
     task = Task(
@@ -144,7 +143,7 @@ def plan_on_device(settings: RunSettings, catalogue: Catalogue) -> Plan:
 
 
 def prepare(settings: RunSettings, whole: Federation) -> Plan:
-    """Return the plan of a run; raise if the settings are wrong. No file is written."""
+    """Return the plan of a run without writing any file; raise if the settings are wrong."""
     budget = settings.budget
     settings, protocol = with_protocol(settings, whole)
     split, federation = protocol.roles(whole), protocol.training(whole)
@@ -160,7 +159,7 @@ def prepare(settings: RunSettings, whole: Federation) -> Plan:
 
 
 def with_protocol(settings: RunSettings, data: Federation) -> tuple[RunSettings, Protocol]:
-    """Return (settings, protocol); the value "auto" is replaced by what the data needs."""
+    """Return the settings and the protocol; the value "auto" is resolved for the data."""
     name, candidates = resolve(settings.protocol, settings.candidates, data)
     protocol = Protocol(
         name=name,

@@ -27,8 +27,8 @@ from privrec.settings import Positive, RunSettings
 from privrec.types import Params
 
 _COPIES = 4
-"""Copies of the fitted matrix in memory: the matrix, its copy in the parameters, and two more
-while the parameters are written."""
+"""The number of copies of the fitted matrix in memory: the matrix, its copy in the parameters, and
+two more while the parameters are written."""
 
 
 class EaseSettings(RunSettings):
@@ -51,13 +51,11 @@ def _plan(task: Task[RunSettings]) -> Plan:
 
 
 def _fitted(reference: Reference, n_items: int, params: Params) -> Scorer:
-    """Return the scorer of a fitted reference."""
     check_shapes(params, reference.shapes(n_items))
     return reference.scorer({name: np.asarray(array) for name, array in params.items()})
 
 
 def _one_fit(federation: Federation, split: Split, reference: Reference) -> CentralFit:
-    """Return the single stage of a reference, a central fit of one round."""
     people, n_items = split.fitted, federation.n_items
     reference.check(n_items)
     sampling = Sampling(law="fixed", users=len(people), cohort=len(people))

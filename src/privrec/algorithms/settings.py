@@ -39,7 +39,7 @@ class RoundSettings(RunSettings):
 
     @property
     def worse_looks(self) -> int:
-        """Validations worse than the best one after which training stops; 0: no early stopping."""
+        """The number of evaluations worse than the best one that stop training; 0 means never."""
         return self.patience if self.budget.mechanism == "none" else 0
 
 

@@ -29,8 +29,7 @@ class Training:
     - `local`: trains on the arrays of one person.
     - `examples()`: returns empty training data, one example for each shape that can occur.
     - `usual()`: returns the data of a person with the median number of interactions.
-    - `steps(client)`: returns how often the compiled loop of `local` runs for one person, from
-      which the arithmetic operations are counted.
+    - `steps(client)`: returns how often the compiled loop of `local` runs for one person.
     - `is_trained(name)`: whether training changes this array. None if training changes all arrays
       that the server sends. Otherwise `pack` gets all these arrays as its first argument.
     """
@@ -44,7 +43,7 @@ class Training:
     is_trained: Callable[[str], bool] | None = None
 
     def trained(self, told: Told) -> dict[str, Any]:
-        """Return those arrays in `told`, which the server sends, that training changes."""
+        """Return those of the server's arrays (`told`) that training changes."""
         return {name: told[name] for name in told if not self.is_trained or self.is_trained(name)}
 
     def packer(self, told: Told) -> Callable[[Clients, int], Sequence[Packed]]:
@@ -55,7 +54,7 @@ class Training:
 def device_half(training: Training, aggregator: Aggregator, *, name: str, first: int) -> DeviceHalf:
     """Return the device's half of a round: a device trains and sends its update.
 
-    Of the item table, a device sends only the rows that its training used.
+    It sends only the rows of the item table that its training used.
     """
     run_cohort = cohort_runner(training.local, aggregator.norm, training.catalogue)
     train_one = jit_in_place(training.local)
@@ -108,8 +107,8 @@ def training_phase(
 ) -> Phase:
     """Return a phase whose server step follows the mean update of devices (Algorithms 1 and 2).
 
-    The phase begins with the parameters that `start(before)` returns. The memory of the server is
-    estimated from the shapes of `model()`. If `model` is None, the memory is not estimated.
+    `start(before)` returns the first parameters. The memory of the server is estimated from the
+    shapes of `model()`; if `model` is None, it is not estimated.
     """
     step = mean_step(optimizer, aggregator.release.sampling.cohort)
     noised = aggregator.release.is_private
@@ -149,7 +148,7 @@ def training_work(
     *,
     noised: bool,
 ) -> ServerWork:
-    """Return the memory that rounds of training need; only shapes are computed, no parameters."""
+    """Return the server's memory for rounds of training, from shapes alone."""
 
     def shaped() -> tuple[Params, optax.OptState]:
         params = dict(model())

@@ -1,16 +1,13 @@
 """Clipping: a contribution v becomes v · min(1, S/‖v‖), for a bound S.
 
 Noise hides one person only if the length of her contribution is at most the bound. Three functions
-clip contributions, for three kinds of code (tests/algorithms/test_contract.py compares them):
+clip, and tests/algorithms/test_contract.py compares them:
 
-- `bounded` clips one contribution, in numpy and 64 bits. A phone runs this function, and the other
-  two functions must give the same result.
+- `bounded` clips one contribution on a phone, in numpy and 64 bits.
 - `clip` clips one update inside a compiled loop over clients, in 32 bits.
-- `shrink` takes the lengths of many contributions and returns factors, for code that computes the
-  lengths without building the contributions.
+- `shrink` returns factors for the lengths of many contributions that are never built.
 
-All three functions replace a contribution that is not finite by zeros. Some devices scale their
-contribution to exactly the bound, so clipping does not change these contributions.
+All three replace a contribution that is not finite by zeros.
 """
 
 import math
@@ -24,8 +21,8 @@ from privrec.core.contribution import Contribution, Shapes, length, nothing, sca
 from privrec.types import Array, Leaf, Norm, Params
 
 MARGIN = 1e-3
-"""The relative margin below the bound, in 32 bits. The rounding error of a sum of squares is
-smaller than this margin, so the bound also holds in exact arithmetic. Chosen by hand."""
+"""The relative margin below the bound, in 32 bits. It is larger than the rounding error of a sum of
+squares, so the bound also holds in exact arithmetic. Chosen by hand."""
 ROUNDING = 1e-9
 """The relative margin below the bound, in 64 bits."""
 
@@ -41,7 +38,7 @@ class Bounded(NamedTuple, Generic[Sent]):
 
 
 class Shrink(NamedTuple):
-    """For each of many contributions: the factor that clips it, and its two properties."""
+    """The factor that clips each of many contributions, and the same two facts as in `Bounded`."""
 
     factor: Leaf
     was_long: Leaf
@@ -53,8 +50,8 @@ def bounded(
 ) -> Bounded[Contribution]:
     """Return one device's contribution times min(1, clip_norm / its length).
 
-    A contribution is replaced by zeros if it is not finite, has a wrong form (`shapes_of`), or does
-    not have the `expected` names and shapes. Clipping could not limit its effect on the sum.
+    A contribution is replaced by zeros if clipping could not limit its effect: if it is not finite,
+    is unsound (`shapes_of`), or does not have the `expected` names and shapes.
     """
     unusable = Bounded(nothing(expected), was_long=False, is_finite=False)
     if shapes_of(contribution) != expected:
@@ -77,7 +74,7 @@ def bounded(
 def clip(update: Params, clip_norm: Leaf, norm: Norm = "l2") -> Bounded[dict[str, Array]]:
     """Return one client's update times min(1, clip_norm / its length), in compiled JAX code.
 
-    A zero update stays zero. With an infinite `clip_norm`, no update is clipped.
+    With an infinite `clip_norm`, no update is clipped.
     """
     leaves = jax.tree.leaves(dict(update))
     # Entries are divided by the largest one before squaring, so that squares do not overflow.

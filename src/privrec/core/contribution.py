@@ -1,7 +1,6 @@
-"""All that one device sends in one round: its parts, its length, and its bytes.
+"""A contribution is all that one device sends in one round; its length, its sum and its bytes.
 
-The code uses numpy in 64 bits, for one person at a time. A phone runs this code, and tests compare
-the compiled code with its results.
+This module runs on phones: it uses numpy in 64 bits, for one person at a time.
 """
 
 import math
@@ -19,7 +18,7 @@ from privrec.types import IntArray, Leaf, Norm
 Arrays = Mapping[str, Leaf]
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""By name of a sum: the part of a contribution that has its array, and the shape of the array."""
+"""By name of a sum: the field of `Contribution` that has its array, and the shape of the array."""
 
 
 class TouchedRows(NamedTuple):
@@ -33,15 +32,15 @@ class TouchedRows(NamedTuple):
 _NO_ARRAYS: Arrays = MappingProxyType({})
 _NO_ROWS: Mapping[str, TouchedRows] = MappingProxyType({})
 _WHOLE = ("dense", "outer", "triangle")
-"""The parts of a contribution that are whole arrays, not rows of a table."""
+"""The fields of a contribution that hold whole arrays, not rows of a table."""
 
 
 class Contribution(NamedTuple):
     """What one device sends, by the name of the sum to which each array is added.
 
-    Arrays in `dense` are added without change. `rows` has only those rows of a table that are not
-    zero, so that a message is small. A vector r in `outer` stands for the matrix r rᵀ. A vector r
-    in `triangle` stands for the upper triangle of r rᵀ with its diagonal, row by row.
+    `rows` has only those rows of a table that are not zero, so that a message is small. A vector r
+    in `outer` stands for the matrix r rᵀ. A vector r in `triangle` stands for the upper triangle of
+    r rᵀ with its diagonal, row by row.
     """
 
     dense: Arrays = _NO_ARRAYS
@@ -69,11 +68,11 @@ def length(contribution: Contribution, norm: Norm = "l2") -> float:
 
 
 def shapes_of(contribution: Contribution) -> Shapes | None:
-    """Return the part and the shape of each array by name; None if the contribution is unsound.
+    """Return the field and the shape of each array by name; None if the contribution is unsound.
 
-    A contribution is unsound if two parts have the same name, if it has anything but real numbers,
-    if an array in `outer` or `triangle` is not a vector, or if a row number of a table occurs twice
-    or is out of range.
+    A contribution is unsound if a name occurs twice, if it has anything but real numbers, if an
+    array in `outer` or `triangle` is not a vector, or if a row number of a table occurs twice or is
+    out of range.
     """
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     names = [name for part in contribution for name in part]
@@ -95,7 +94,7 @@ def shapes_of(contribution: Contribution) -> Shapes | None:
 def scaled(contribution: Contribution, factor: float) -> Contribution:
     """Return the contribution with all numbers that it adds to sums multiplied by `factor`.
 
-    A factor of 0 returns zeros even for numbers that are not finite.
+    If `factor` is 0, numbers that are not finite become 0, too.
     """
 
     def times(leaf: Leaf, by: float) -> Leaf:
@@ -182,7 +181,7 @@ def told_from_bytes(content: bytes) -> dict[str, Leaf]:
     try:
         return dict(load(content))
     except (SafetensorError, KeyError, TypeError, ValueError, OverflowError) as error:
-        # For number formats and shapes that numpy lacks, safetensors raises these other errors.
+        # safetensors raises the other errors for number formats and shapes that numpy lacks.
         raise WireError(f"a message is not of privrec's format: {str(error)[:200]}") from error
 
 

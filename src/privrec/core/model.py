@@ -10,13 +10,13 @@ from privrec.data.schema import Bag, Bags
 from privrec.types import Array, Key, Params
 
 ITEM_TABLE = "embed/item"
-"""The table with one row per item. A client changes and sends only the rows of some items."""
+"""The name of the table with one row per item. A client changes and sends only some rows."""
 
 TableRows = Mapping[str, Array]
 """Table rows for a batch of n pairs, by table name: shape (n or 1, width, embedding size)."""
 
 Weights = Mapping[str, Array]
-"""The weights of these rows, by table name: shape (n or 1, width)."""
+"""The weights of these table rows, by table name: shape (n or 1, width)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +24,11 @@ class Recommender:
     """A model as functions; `dense` are the parameters that are not tables.
 
     - `init(key)`: returns the parameters before training.
-    - `user(dense, rows, weights)`: returns the hidden user vectors, shape (1 or n, h). If all pairs
-      of a batch have the same user vector, it is computed once and broadcast.
+    - `user(dense, rows, weights)`: returns the hidden user vectors, shape (n, h). The shape is (1,
+      h) if all pairs have the same user vector.
     - `item(dense, rows, weights)`: returns the hidden item vectors, shape (n, h).
     - `head(dense, user, item)`: returns the scores of n pairs from these vectors, shape (n,).
     - `loss(score, target)`: returns the loss of each pair, shape (n,).
-
-    A model has no other state: training changes only parameters.
     """
 
     init: Callable[[Key], dict[str, Array]]
@@ -46,7 +44,7 @@ def dense_of(params: Params) -> dict[str, Array]:
 
 
 def look_up(tables: Params, bags: Bags) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the table rows of encoded features and the weights of these rows, by table name."""
+    """Return the table rows of encoded features and the weights of the rows, by table name."""
     rows = {name: tables[name][bag.codes] for name, bag in bags.items()}
     return rows, {name: bag.weights for name, bag in bags.items()}
 
@@ -67,9 +65,9 @@ def pooled(rows: Array, weights: Array) -> Array:
 
 
 def multi_hot(bag: Bag, n_rows: int) -> Array:
-    """Return the weights of a bag as a multi-hot matrix over all rows of a small table.
+    """Return the weights of a bag as a multi-hot matrix over a small table, shape (n, n_rows).
 
-    The shape is (n, n_rows). Pooling is then one matrix product, without gather and scatter.
+    With this matrix, pooling is one matrix product, without gather and scatter.
     """
     place = jnp.arange(len(bag.codes))[:, None]
     return jnp.zeros((len(bag.codes), n_rows)).at[place, bag.codes].add(bag.weights)
@@ -78,7 +76,8 @@ def multi_hot(bag: Bag, n_rows: int) -> Array:
 def implicit_loss(score: Array, target: Array) -> Array:
     """Return the cross-entropy between sigmoid(score) and a target in [0, 1].
 
-    The code uses softplus. The form max(s, 0) + log1p(exp(-|s|)) has a wrong gradient at s = 0.
+    JAX's gradient of the usual form max(s, 0) + log1p(exp(-|s|)) is wrong at s = 0, so the code
+    uses softplus.
     """
     return jax.nn.softplus(score) - target * score
 

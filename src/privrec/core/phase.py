@@ -2,14 +2,11 @@
 
 The server learns from people only through sums over a cohort (the people of one round). Each person
 adds one bounded contribution to a sum. So a phase has a device's half (`contribute`), a server's
-half (`start`, `tell`, `absorb`) and an aggregator. The aggregator draws cohorts and adds noise; its
-release is recorded in the privacy ledger.
+half (`start`, `tell`, `absorb`) and an aggregator, which draws cohorts and adds noise.
 
-A device checks the arrays from the server before the device reads any person's data (`Accepted`).
-Otherwise, a hostile server could choose numbers that reveal a person's items. For example, the
-server gives one item an infinite weight. Then only the contributions of people who have this item
-are infinite. So every array from the server has a declared shape, kind and range. If a
-contribution is not finite although all numbers are in range, it is replaced by zeros.
+A device checks the arrays from the server before it reads any person's data (`Accepted`).
+Otherwise, a hostile server could choose numbers that reveal a person's items. For example, with an
+infinite weight for one item, only the contributions of people who have this item are infinite.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +56,7 @@ def positions(n_items: int, longest: int) -> Accepted:
 
 
 def weights(shape: tuple[int | None, ...], *, or_zero: bool = False) -> Accepted:
-    """Return the rule for weights: positive, and their fourth powers are finite and not 0."""
+    """Return the rule for weights: positive, with fourth powers that are finite and not 0."""
     return Accepted(shape=shape, least=1 / MOST, most=MOST, or_zero=or_zero)
 
 
@@ -104,8 +101,8 @@ TRAIN = "train"
 class ServerState:
     """Everything that the server keeps from one round to the next.
 
-    `params` are public: devices receive them, and the final values are released. `opt_state`, the
-    state of the optimizer, is never sent.
+    `params` are public: devices receive them. `opt_state`, the state of the optimizer, is never
+    sent.
     """
 
     round_index: int
@@ -118,11 +115,11 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """Figures of one round. Except `round_index`, all are computed from raw data, in simulations.
+    """Figures of one round, for simulations: except `round_index`, all are computed from raw data.
 
-    `clients` is None if the process was killed after the release, so the round is read from disk.
-    `clipped` counts clients whose update was clipped. `dropped` counts clients whose update was not
-    finite. `skipped` counts clients with too little data for training.
+    `clients` is None if the process was killed after the release and the round is read from disk.
+    `clipped` is the number of clients whose update was clipped, `dropped` of those whose update was
+    not finite, and `skipped` of those with too little data for training.
     """
 
     round_index: int
@@ -137,10 +134,9 @@ class RoundReport:
 class ServerWork:
     """The memory and the work of the server in a stage, computed from shapes before the stage.
 
-    `bytes` is the peak memory. `what` names the computation that needs this memory.
-    `instead(free)` returns an advice for the user: settings that need at most `free` bytes.
-    `multiply_adds` counts the operations of the server after the last round. A dry run estimates
-    the time of these operations and does not run them.
+    `bytes` is the peak memory, and `what` names the computation that needs it. `instead(free)`
+    returns advice for the user: settings that need at most `free` bytes. `multiply_adds` is the
+    number of the server's operations after the last round, of which a dry run estimates the time.
     """
 
     bytes: int
@@ -167,7 +163,7 @@ class Cohort(NamedTuple):
     def parts(self, size: int = 1024) -> Iterator[Clients]:
         """Yield the data of the people, `size` people at a time.
 
-        `advance` is called with the size of a part when the next part is requested.
+        When the next part is requested, `advance` is called with the size of the part before.
         """
         for start in range(0, len(self.people), size):
             part = self.people[start : start + size]
@@ -185,8 +181,8 @@ class DeviceHalf:
 
     `kernel(told, cohort, round_index, clip_norm)` is optional. It returns the sum of the bounded
     contributions of a whole cohort, as `contribute` and clipping would, but faster.
-    `prepare(params)` compiles the kernel. `cost(params)` returns the time and bytes of one person's
-    device in one round (`DeviceCost`).
+    `prepare(params)` compiles the kernel. `cost(params)` returns the cost of one round for one
+    person's device (`DeviceCost`).
     """
 
     contribute: Callable[[Told, Clients, int], Contribution]
@@ -203,8 +199,8 @@ class _Stage:
 
     `start(params)` returns the state before the first round; `params` are the parameters after the
     previous stage. `note` is added to the ledger lines of the stage. `work(told)` returns the
-    memory and work of the server; `work(None)` returns an upper limit. `work` is None if they are
-    not known before the stage.
+    memory and work of the server, and `work(None)` an upper limit. `work` is None if they are not
+    known before the stage.
     """
 
     name: str
@@ -230,17 +226,16 @@ class _Stage:
 class Phase(_Stage):
     """Rounds of one kind, each of which publishes a sum over its cohort.
 
-    The server's half has three functions. `start` returns the first state. `tell(state)` returns
-    the arrays that are sent to every device. `absorb(state, published)` returns the state with the
-    new parameters.
+    `tell(state)` returns the arrays that the server sends to every device. `absorb(state,
+    published)` returns the state with the new parameters. `ranks` is true if the model can rank
+    after the phase.
 
-    `ranks` is true if the model can rank after the phase.
-    `accepts` has the rules by which a device checks the arrays. None accepts arrays with the names,
-    shapes and kinds of the first round.
-    `alone` is a text that is not empty if only the simulator can play the phase. The text says what
-    to do instead. In a federation, all cells of the phase's sum would have to be masked, and there
-    are too many cells. A node cannot send only the cells that are not 0, because the positions of
-    these cells reveal people's items.
+    `accepts` has the rules by which a device checks the server's arrays. If it is None, devices
+    accept arrays with the names, shapes and kinds of the first round.
+
+    `alone` is not empty if only the simulator can play the phase; it then says what to do instead.
+    The positions of the cells that are not 0 reveal people's items. So a federation would have to
+    mask every cell of the phase's sum, and there are too many.
     """
 
     population: IntArray
@@ -268,9 +263,9 @@ def accepted_by(phases: Sequence[Phase]) -> list[Mapping[str, Accepted]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CentralFit(_Stage):
-    """Central training with all data, without `play_round`: no cohort, no sum, no privacy.
+    """Central training with all data: no cohort, no sum, no privacy.
 
-    `play(state, advance)` returns the state after one more round; `advance` is called with the
+    `play(state, advance)` returns the state after one more round; it calls `advance` with the
     number of people that were just processed. The ledger line of a round says that the release had
     no noise. `read(count)` does the work per person of a round for the first `count` people, so
     that a dry run can measure its time. If `read` is None, a dry run measures whole rounds.
@@ -299,9 +294,7 @@ Stage = Phase | CentralFit
 Executor = Callable[[Phase, Told, Cohort, int, float], CohortTotal]
 """(phase, told, cohort, round_index, clip_norm) -> the sum of the cohort's bounded contributions.
 
-The executor reads only the data of the cohort. One person's contribution does not depend on other
-people.
-"""
+An executor reads only the data of the cohort."""
 
 
 class Journal(Protocol):

@@ -1,4 +1,4 @@
-"""Plays one round of a recipe. All recipes share this code."""
+"""One round of a training; all recipes share this code."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -28,8 +28,8 @@ Draw = Callable[[int], np.random.Generator | None]
 """Round number -> the random generator for drawing its cohort; None for a secret draw."""
 
 Begun = Callable[[int], IntArray | None]
-"""Round number -> the cohort that was drawn before the process was killed, or None. The resumed
-round must use the same cohort."""
+"""Round number -> the cohort that was drawn before the process was killed, or None. A resumed round
+must use the same cohort."""
 
 
 def tell_nobody(what: str, done: int, total: int) -> None:
@@ -50,9 +50,9 @@ class Surroundings:
     """What a round needs besides its phase.
 
     `take` reads the data on people's devices. `run` returns the sum over a cohort. `draw` returns
-    the random generator for a cohort, and `begun` returns a cohort that was already drawn.
-    `journal` provides the noise, and writes the published sums and the ledger. `on_step` receives
-    the progress of the round; several threads may call it.
+    the random generator for a cohort, and `begun` a cohort that was already drawn. `journal`
+    provides the noise, and writes the published sums and the ledger. `on_step` receives the
+    progress of the round; several threads may call it.
     """
 
     take: Callable[[IntArray], Clients]
@@ -65,7 +65,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Cohorts on other machines: `run` returns the sum over a cohort, `about` is for the ledger."""
+    """Cohorts on other machines: `run` returns the sum over a cohort; `about` is for the ledger."""
 
     run: Executor
     about: Mapping[str, Any]
@@ -73,10 +73,10 @@ class Network:
 
 
 def cohort_draw(seed: int, *, secret: bool) -> Draw:
-    """Return the function that returns the random generator for a round's cohort.
+    """Return the function from a round number to the random generator for the round's cohort.
 
-    The generator is seeded, or None for a secret draw. Sampling amplifies privacy only if nobody
-    can predict the cohort. So runs with secure noise draw cohorts in secret.
+    Sampling amplifies privacy only if nobody can predict the cohort. So runs with secure noise draw
+    cohorts in secret: the function then returns None.
     """
     return lambda round_index: None if secret else rng(seed, round_index, "cohort")
 
@@ -86,9 +86,8 @@ def play_round(
 ) -> tuple[ServerState, RoundReport]:
     """Return the state after one more round, and the report of the round.
 
-    A round draws a cohort, adds up the contributions of its people, adds noise, writes the release,
-    and updates the state. If the process was killed after the release, the release is read from
-    disk and devices do not contribute again.
+    If a killed process had already written the release of this round, the release is read from disk
+    and devices do not contribute again.
     """
     round_index, clip_norm = state.round_index, state.clip_norm
     report = RoundReport(round_index=round_index, clients=None, loss=None)
@@ -111,10 +110,7 @@ def play_round(
 
 
 def report_of(round_index: int, total: CohortTotal) -> RoundReport:
-    """Return the report of a round.
-
-    Its loss is the mean over clients, without `dropped` and `skipped` clients.
-    """
+    """Return the report of a round; its loss is the mean over clients with a usable update."""
     answered = total.clients - total.dropped - total.skipped
     return RoundReport(
         round_index=round_index,
@@ -127,7 +123,7 @@ def report_of(round_index: int, total: CohortTotal) -> RoundReport:
 
 
 class PeopleDone:
-    """Counts the people of a round whose work is done; several threads may call the counter."""
+    """Counts the people of a round who are done; several threads may call the counter."""
 
     def __init__(self, on_step: OnProgress, total: int) -> None:
         self._on_step, self._total, self._done = on_step, total, 0
@@ -149,7 +145,7 @@ def one_by_one(
 ) -> CohortTotal:
     """Return the sum of the cohort's bounded contributions by a plain loop.
 
-    This loop is slow; tests compare the kernels with its results.
+    This loop is slow. Tests compare kernels with it.
     """
     # The contribution of a device without data gives the names and shapes of all sums.
     nobody = cohort.take(phase.population[:1])
@@ -175,7 +171,7 @@ def one_by_one(
 def fastest(
     phase: Phase, told: Told, cohort: Cohort, round_index: int, clip_norm: float
 ) -> CohortTotal:
-    """Return the same sum by the algorithm's kernel; without a kernel, by `one_by_one`."""
+    """Return the same sum as `one_by_one`, by the algorithm's kernel if it has one."""
     kernel = phase.device.kernel
     if kernel is None:
         return one_by_one(phase, told, cohort, round_index, clip_norm)

@@ -1,6 +1,7 @@
 """Ranking on a device with a trained model.
 
-The best items are found without sorting all scores. The code needs only numpy, as on a phone.
+This module runs on phones, so it uses only numpy. It finds the best items without sorting all
+scores.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,22 +20,21 @@ Scores = npt.NDArray[np.floating]
 Scorer = Callable[[Clients, Clients], Iterable[Scores]]
 """(the data on each device, the held-out interactions) -> each client's scores of all items.
 
-A scorer may use only the context of the held-out interactions. The scores of a client have shape
-(1, n_items), or one row for each held-out interaction.
-"""
+A scorer may use only the context of the held-out interactions. Each client's scores have one row,
+or one row for each held-out interaction."""
 
 Ranker = Callable[[Params], Scorer]
 
 TABLE_SIZE = 2**22
-"""The most scores in memory at a time: 16 MB in 32 bits. Chosen by hand."""
+"""The largest number of scores in memory at a time: 16 MB in 32 bits. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScorer:
     """A scorer that ignores the context, so that it can score many people in one table.
 
-    `table(devices)` returns scores of shape (people, n_items). If `own_first` is true, the items
-    that a person likes rank before all other items. The scores in the table do not include this.
+    `table(devices)` returns scores of shape (people, n_items). If `own_first` is true, the
+    evaluation ranks the items that a person likes before all other items, whatever their scores.
     """
 
     table: Callable[[Clients], Scores]
@@ -56,9 +56,9 @@ def people_at_a_time(n_items: int, most: int = 1024) -> int:
 
 
 def moments(people: Clients, context: Mapping[str, Bag]) -> Clients:
-    """Return one interaction per person, for which items are ranked.
+    """Return one invented interaction per person, as the moment for which a scorer ranks items.
 
-    All interactions have the same context; `context` has one row.
+    All interactions have the same context, the only row of `context`.
     """
     count = len(people)
     return Clients(
@@ -76,9 +76,9 @@ def moments(people: Clients, context: Mapping[str, Bag]) -> Clients:
 def top_items(scores: Scores, top: int) -> tuple[IntArray, Scores]:
     """Return the `top` best items of each row, best first, and their scores: (rows, top) each.
 
-    Items with equal scores are in the order of the catalogue. NaN counts as minus infinity. A
-    caller excludes an item by the score minus infinity. If fewer than `top` items are left, the
-    rest of the row is -1, with the score minus infinity.
+    Items with equal scores are in the order of the catalogue. NaN counts as minus infinity. To
+    exclude an item, a caller sets its score to minus infinity. If fewer than `top` items are left,
+    the rest of the row is -1, with the score minus infinity.
 
     >>> items, scores = top_items(np.array([[0.5, 0.9, 0.5, -np.inf]]), 2)
     >>> items.tolist(), scores.tolist()
@@ -103,11 +103,11 @@ wanted item. Chosen by hand; not tuned."""
 def bound(scores: Scores, places: int) -> Scores:
     """Return, for each row, a lower bound that the scores of at least `places` items reach.
 
-    The items are divided into groups. The lower bound is the highest score of the group at position
-    `places`, if groups are sorted by their highest score. It is close to the score of the item at
-    position `places`, and is found much faster. A group has no neighbouring items, because a
-    catalogue may be sorted by popularity. If there are fewer groups than `places`, the lower bound
-    is minus infinity. NaN is ignored.
+    The items are divided into groups. The bound is the `places`-th highest of the groups' highest
+    scores. It is close to the `places`-th highest score, and is found much faster. Neighbours in
+    the catalogue are in different groups, because a catalogue sorted by popularity has its best
+    items side by side. With fewer groups than `places`, the bound is minus infinity. NaN is
+    ignored.
     """
     rows, n_items = scores.shape
     groups = min(max(_GROUPS, _SHARE * places), n_items)
@@ -130,8 +130,7 @@ def at_least(scores: Scores, least: Scores) -> Entries:
 def first_of(entries: Entries, rows: int, places: int) -> tuple[IntArray, Scores]:
     """Return the best items of each row and their scores, best first: (rows, places) each.
 
-    Items with equal scores are in the order of the catalogue. If a row has fewer than `places`
-    scores above minus infinity, its rest is -1, with the score minus infinity.
+    Equal scores and rows with too few items are handled as in `top_items`.
     """
     some = np.flatnonzero(entries.score > -np.inf)
     order = some[np.lexsort((entries.item[some], -entries.score[some], entries.row[some]))]

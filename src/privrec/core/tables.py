@@ -1,6 +1,6 @@
 """Functions on tables of scores, and a check of the shapes of parameters.
 
-This module does not import code for people's data, so that a phone imports little.
+Phones use this module, so it imports no code for people's data.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from privrec.types import F64, Leaf
 
 Scores = npt.NDArray[np.floating]
 _EQUAL = 1e-12
-"""Scores whose relative difference is smaller count as equal: it is a rounding error."""
+"""A relative standard deviation below this is a rounding error: the scores are equal."""
 _AT_ONCE = 2**17
 """The number of scores that are added at a time, to fit into a processor's cache. Chosen by hand.
 """
@@ -51,8 +51,8 @@ def standardised(scores: Scores) -> Scores:
 def _squares(table: Scores) -> F64:
     """Return the sum of squares of each row.
 
-    `_TOGETHER` columns at a time are added in the precision of the table, the partial sums in 64
-    bits.
+    Groups of `_TOGETHER` columns are added in the precision of the table, and the sums of the
+    groups in 64 bits.
     """
     rows, width = table.shape
     whole = width - width % _TOGETHER
@@ -63,10 +63,9 @@ def _squares(table: Scores) -> F64:
 
 
 def added(first: Scores, second: Scores, weight: float) -> Scores:
-    """Return the sum of two tables of scores, shape (people, n_items).
+    """Return standardised(first) + weight · standardised(second), shape (people, n_items).
 
-    Both tables are standardised for each person, and the second table is multiplied by `weight`.
-    So the two tables may have different units.
+    Each row is standardised, so the two tables may have different units.
     """
     both = np.empty_like(first)
     step = max(1, _AT_ONCE // max(first.shape[1], 1))

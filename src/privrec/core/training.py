@@ -15,7 +15,7 @@ from privrec.types import Array, Leaf, Params, ServerOptimizer
 
 
 class Packed(Protocol):
-    """The client data that the loop over a cohort uses: the item rows and the size."""
+    """The arrays of one client that the loop over a cohort reads."""
 
     @property
     def rows(self) -> Leaf:
@@ -30,7 +30,7 @@ class LocalResult(NamedTuple):
     """The result of local training.
 
     `update` is θ_τ - θ_0 by parameter name. For the table `embed/item`, `update` has only the rows
-    of `client.rows`. `loss` is the mean loss over the steps; only the simulator uses the loss.
+    of `client.rows`. `loss` is the mean loss over the steps; only the simulator uses it.
     """
 
     update: dict[str, Array]
@@ -44,8 +44,8 @@ LocalTrain = Callable[[Params, Bags, Any], LocalResult]
 def jit_in_place(function: Callable[..., Any], **options: Any) -> Wrapped:
     """Return `jax.jit(function)` for local training, whose loop changes parameters in place.
 
-    By default, the compiler analyses the data flow but not the order of operations, and therefore
-    copies most weights in every step. The option "region analysis" avoids these copies.
+    By default, the compiler ignores the order of operations and therefore copies most weights in
+    every step. The option "region analysis" avoids these copies.
     """
     return jax.jit(function, compiler_options=_region_analysis(), **options)
 
@@ -70,9 +70,9 @@ Step = Callable[
 def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
     """Return the server's step (params, opt_state, sum) -> (params, opt_state) (Algorithms 1, 2).
 
-    The mean update is the sum divided by the expected cohort size, never by the number of replies.
-    The optimizer uses -mean(update) as the gradient. "plain" with learning rate α_2 computes
-    θ_0 + α_2 · mean(update), as in the paper. All steps after the noise are post-processing.
+    The mean update is the sum divided by the expected cohort size. The number of replies would be
+    published without noise. The optimizer uses -mean(update) as the gradient. "plain" with learning
+    rate α_2 computes θ_0 + α_2 · mean(update), as in the paper.
     """
 
     def step(
@@ -90,10 +90,9 @@ def mean_step(optimizer: optax.GradientTransformation, cohort: int) -> Step:
 def server_optimizer(
     name: ServerOptimizer, learning_rate: float, item_rate: float = 1.0
 ) -> optax.GradientTransformation:
-    """Return the server's optimizer.
+    """Return the server's optimizer: momentum 0.9, or Adam with the default settings of optax.
 
-    The momentum is 0.9. Adam has the default settings of optax. `item_rate` multiplies the steps on
-    the item vectors; 0 leaves the item vectors unchanged.
+    `item_rate` multiplies the steps on the item vectors; 0 leaves them unchanged.
     """
     if name == "adam":
         chosen = optax.adam(learning_rate)

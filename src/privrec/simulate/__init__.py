@@ -1,1 +1,1 @@
-"""How training is simulated on this machine, and what it would cost a phone."""
+"""The simulation of training on this machine, and the estimated cost for a phone."""

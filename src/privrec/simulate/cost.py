@@ -1,6 +1,6 @@
-"""What one round costs one phone: bytes down and up, arithmetic, and time on one core.
+"""The cost of one round for one phone: bytes down and up, arithmetic, and time on one core.
 
-What this machine has: free memory and speed; and the check that a run fits into the memory.
+Also the check that a run fits into the free memory of this machine.
 """
 
 import os
@@ -26,12 +26,12 @@ from privrec.errors import SettingsError
 from privrec.types import IntArray, Params
 
 _REPEATS = 5
-"""How often a call is timed. Chosen by hand."""
+"""The number of timed calls of which the median is taken. Chosen by hand."""
 _PEOPLE = 10_000
-"""How many people the median is taken of: reading ten million would take minutes, for a median that
-hardly differs."""
+"""The largest number of people of whom a median is computed. Reading ten million people would take
+minutes, and the median would hardly differ."""
 _NUMBER = 4
-"""Bytes of a weight (float32), and of a position (int32)."""
+"""The bytes of one number that is sent: float32 or int32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class DeviceCost:
     """The cost of one round (or of ranking) for one person with the median amount of data.
 
     `multiply_adds` is exact, or the compiler's estimate, or None if unknown. `milliseconds` is
-    measured on this machine, on one core, after a first call.
+    measured on one core of this machine, after a first call.
     """
 
     what: str
@@ -50,9 +50,9 @@ class DeviceCost:
 
 
 def usual_person(federation: Federation, people: IntArray) -> IntArray:
-    """Return the position (one entry) of the person with the median number of interactions.
+    """Return the position of the person with the median number of interactions, shape (1,).
 
-    Where there are more than `_PEOPLE`, the median is that of as many, evenly spaced.
+    Of more than `_PEOPLE` people, at most this many, evenly spaced, are considered.
     """
     people = people[:: -(-len(people) // _PEOPLE) or 1]
     sizes = np.concatenate([federation.take(part).sizes for part in chunks(people)])
@@ -70,11 +70,11 @@ def cost_of_training(
     steps: int,
     told: Params,
 ) -> DeviceCost:
-    """Return what local training costs a phone.
+    """Return the cost of local training for a phone.
 
-    The phone downloads all that is told, because a request for some rows would reveal which items
-    the person has. It uploads the dense parameters and the rows that it changed. The compiler
-    counts the body of the loop once, so its count is multiplied by the number of steps.
+    The phone downloads all arrays in `told`, because a request for some rows would reveal which
+    items the person has. It uploads the dense parameters and the table rows that it changed. The
+    compiler counts the operations of the loop's body once, so the count is multiplied by `steps`.
     """
     core = jax.local_devices()[0]
     here = jax.device_put((dict(params), dict(catalogue), client), core)
@@ -96,7 +96,7 @@ def cost_of_training(
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """Return the median time of a call, after one call to warm up."""
+    """Return the median time of a call, after a first call that is not timed."""
     call()
     times = []
     for _ in range(_REPEATS):
@@ -114,16 +114,17 @@ def _flops(compiled: Any) -> float:
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 NOISE_COPIES = 14
-"""Arrays of float32 that take as much as the noise, its parts and the noised sum."""
+"""The number of float32 arrays, each as large as the sum, that need as much memory as the noise,
+its intermediate arrays and the noised sum."""
 _MATRIX_ROWS = 1536
-"""Rows of the matrices whose product measures the speed: a quarter of a second. Chosen by hand."""
+"""The rows of the matrices whose product measures the speed, in about a quarter of a second. Chosen
+by hand."""
 
 
 def check_memory(stages: Iterable[Stage]) -> None:
-    """Raise if a stage needs more memory than is free, where both are known.
+    """Raise if a stage needs more memory than is free; pass if one of the two is unknown.
 
-    Whoever trains, or serves a federation, calls it before any file is written. A node does not:
-    what it builds are the same stages, but the server's matrices are not its own.
+    A node does not call this function: it has the same stages, but not the server's matrices.
     """
     free = available_memory()
     for stage in stages:
@@ -136,20 +137,20 @@ def check_memory(stages: Iterable[Stage]) -> None:
 
 
 def training_bytes(params: int, others: int, *, noised: bool) -> int:
-    """Return the memory of rounds of training, given the bytes of parameters and of other state.
+    """Return the bytes of memory that rounds of training need.
 
-    Each core has the parameters, a running sum and what it is added up from; the server has the
-    sum, and the parameters and the state before and after a step. Noise is drawn in 64 bits, of
-    which there are some copies.
+    `params` and `others` are the bytes of the parameters and of the optimizer's state. Each core
+    needs the parameters, a running sum, and a copy of this sum to be added up. The server needs the
+    total, and the parameters and the optimizer's state before and after a step.
     """
     copies: int = 3 * jax.local_device_count() + 3 + (NOISE_COPIES if noised else 0)
     return copies * params + 2 * others
 
 
 def most(bytes_of: Callable[[int], float], free: int, upper: int) -> int:
-    """Return the largest count below `upper` that needs at most `free` bytes, to two digits.
+    """Return the largest count below `upper` that needs at most `free` bytes, cut to two digits.
 
-    `bytes_of(count)` must not fall. 0 if even 1 needs more.
+    `bytes_of` must be an increasing function. The result is 0 if even a count of 1 needs more.
     """
     low, high = 0, upper
     while high - low > 1:
@@ -160,7 +161,7 @@ def most(bytes_of: Callable[[int], float], free: int, upper: int) -> int:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that a new process could take without swapping; None if unknown."""
+    """Return the bytes that a new process could use without swapping; None if unknown."""
     known = [found for found in (_free_of_machine(), _free_of_group()) if found is not None]
     return min(known, default=None)
 
@@ -171,7 +172,7 @@ def process_memory() -> int:
         pages = int((_PROC / "self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
-        # Elsewhere only the largest size so far is known: in bytes on macOS, else in kilobytes.
+        # Without /proc, only the peak is known: in bytes on macOS, else in kilobytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else 1024 * peak
 
@@ -199,7 +200,7 @@ def _free_of_machine() -> int | None:
 
 
 def _free_of_group() -> int | None:
-    """Return what the control groups of this process leave, or None without a limit."""
+    """Return the free bytes under the limits of this process's control groups, or None."""
     try:
         lines = (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -213,7 +214,7 @@ def _free_of_group() -> int | None:
             root, limit, used = _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
-        # A group is limited by the groups around it too. In a container its own may not be seen.
+        # The limits of all parent groups hold, too. In a container, the own group may be hidden.
         place = root / inside.lstrip("/")
         around = [group for group in (place, *place.parents) if group.is_relative_to(root)]
         known += [_left(group, limit, used) for group in around]
@@ -221,7 +222,10 @@ def _free_of_group() -> int | None:
 
 
 def _left(group: Path, limit: str, used: str) -> int | None:
-    """Return limit - used of a group; pages of files that can be given back do not count."""
+    """Return the free bytes of a group: its limit minus what is used.
+
+    Cached pages of files do not count as used, because the kernel can free them.
+    """
     try:
         allowed = (group / limit).read_text(encoding="ascii").strip()
         now = int((group / used).read_text(encoding="ascii"))

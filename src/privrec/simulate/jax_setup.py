@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def prepare() -> None:
-    """Set what JAX reads when it is first imported or used; settings of the user are kept.
+    """Set the options that JAX reads when it is first imported or used; the user's own values stay.
 
-    A client's training is a sequence of small matrix products. It is fastest on a single core,
-    with another client on the next core. So XLA gets one device per core and no threads inside an
+    A client's training is a sequence of small matrix products. It is fastest on a single core, with
+    another client on the next core. So XLA gets one device per core and no threads inside an
     operation.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -28,7 +28,7 @@ def prepare() -> None:
 
 
 def _prepare_imported() -> None:
-    """Do the same for a JAX that was imported before privrec, unless it was already used."""
+    """Set the same options if JAX was imported before privrec, unless JAX was already used."""
     config = sys.modules["jax"].config
     settings = {
         "jax_num_cpu_devices": (-1, int(os.environ["JAX_NUM_CPU_DEVICES"])),

@@ -1,8 +1,8 @@
 """Runs a function of one client for many clients: one after another on each core, in parallel.
 
-A client's dense weights fit into a core's cache. Clients are not stacked, so no client is padded
-to the largest one, and an uneven cohort wastes no work in a stack. docs/architecture.md explains
-this; docs/results.md has the measurements.
+A lane is one core and the thread that drives it. A client's dense weights fit into a core's cache.
+Clients are not stacked, so no client is padded to the size of the largest one
+(docs/architecture.md; measurements in docs/results.md).
 """
 
 import math
@@ -33,8 +33,7 @@ Result = TypeVar("Result")
 RunCohort = Callable[..., CohortTotal]
 """(params, clients, clip_norm, advance) -> the sum of the clients' bounded updates.
 
-`advance`, which may be left out, is told of each client that is done, by any thread.
-"""
+The optional function `advance` is called after each client, by any thread."""
 
 
 def cohort_runner(
@@ -45,7 +44,8 @@ def cohort_runner(
 ) -> RunCohort:
     """Return a function that trains a cohort and returns the sum of its clipped updates.
 
-    Only the running sum is kept: one per core, added up at the end in the order of the cores.
+    Each core keeps only a running sum. The sums of the cores are added at the end, in a fixed
+    order.
     """
     lanes = list(cores or jax.local_devices())
     catalogues = [jax.device_put(dict(catalogue), core) for core in lanes]
@@ -54,7 +54,7 @@ def cohort_runner(
     def run(
         params: Params, clients: Sequence[Packed], clip_norm: float, advance: Advance = silent
     ) -> CohortTotal:
-        # An empty client also costs a call, so its load is 1.
+        # A client without data also costs a call, so its load is 1.
         shares = assign([int(client.size) + 1 for client in clients], len(lanes))
 
         def run_lane(lane: int) -> CohortTotal:
@@ -78,11 +78,12 @@ def cohort_runner(
 def _programs(
     local: LocalTrain, norm: Norm, lanes: tuple[jax.Device, ...]
 ) -> tuple[Sequence[Wrapped], Sequence[Wrapped], Wrapped]:
-    """Return what begins and what adds to a sum, compiled for each lane, and what adds them up.
+    """Return three compiled functions, which all runs of the same training share.
 
-    They are the same for all runs of the same training.
+    For each lane, the first returns a zero sum and the second adds a client to a sum. The third
+    adds up the sums of all lanes.
     """
-    # Bound to their core, so that where an argument came from never makes them compile again.
+    # With a fixed core, a function is not compiled again for arguments from another device.
     places = [SingleDeviceSharding(core) for core in lanes]
     zeros = [jax.jit(_zero, in_shardings=place, out_shardings=place) for place in places]
     accumulate = _accumulator(local, norm)
@@ -96,10 +97,10 @@ def _programs(
 def _accumulator(
     local: LocalTrain, norm: Norm
 ) -> Callable[[CohortTotal, Params, Leaf, Bags, Packed], CohortTotal]:
-    """Return what trains one client and adds its bounded update to a running sum.
+    """Return the function that trains one client and adds its bounded update to a running sum.
 
-    The running sum has the item table, and all other parameters as one vector: a call then has few
-    arguments, and bounding and adding are few operations.
+    The running sum has the item table, and all other parameters as one vector. So a call has few
+    arguments, and clipping and adding need few operations.
     """
 
     def accumulate(
@@ -134,7 +135,6 @@ def _added_up(params: Params, parts: Sequence[CohortTotal]) -> CohortTotal:
 
 
 def _two_parts(params: Params) -> tuple[Array, Array]:
-    """Return the item table (or some of its rows), and all other parameters as one vector."""
     return params[ITEM_TABLE], ravel_pytree(_others(params))[0]
 
 
@@ -143,12 +143,12 @@ def _others(params: Params) -> dict[str, Array]:
 
 
 def warm_up(run: RunCohort, params: Params, examples: Sequence[Packed]) -> None:
-    """Compile for clients of every shape, on every core, before the first round.
+    """Compile the functions for clients of every shape, on every core, before the first round.
 
-    `examples` are empty clients, one of each shape.
+    `examples` are clients without data, one of each shape.
     """
     for example in examples:
-        # One per core: equal loads are dealt out one each.
+        # As many equal clients as cores, so `assign` gives one to each core.
         run(params, [example] * jax.local_device_count(), math.inf)
 
 
@@ -174,7 +174,7 @@ def map_clients(
 
 
 def assign(loads: Sequence[int], n_lanes: int) -> list[list[int]]:
-    """Return which clients run on which lane: heaviest first, each to the lightest lane.
+    """Return the clients of each lane. The heaviest client goes first, to the lightest lane.
 
     >>> assign([5, 1, 4], 2)
     [[0], [2, 1]]

@@ -1,4 +1,4 @@
-"""Calls side by side, each in a process of its own that uses one core."""
+"""Parallel calls of a function, each in its own process on one core."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ _ONE_CORE = {
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -35,9 +35,9 @@ def side_by_side(
     """Call a function with each of the arguments, in new processes; `advance` after each call.
 
     Each process has one JAX device and one thread for an operation. If a call raises, calls that
-    have not begun are left out, and the error is raised here.
+    have not begun are cancelled, and this function raises the error.
     """
-    # A fork would copy JAX's threads in an unknown state.
+    # "spawn", because a fork would copy JAX's threads in an unknown state.
     with ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_end_with_parent
     ) as pool:
@@ -61,9 +61,9 @@ def side_by_side(
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, even if it was killed.
+    """End this process when its parent process ends, even if the parent was killed.
 
-    A worker would otherwise train on, and keep the folder that a new attempt needs.
+    Otherwise a worker would train on in a run folder that a new attempt needs.
     """
     Thread(target=_wait_for_parent, daemon=True).start()
 
@@ -77,11 +77,10 @@ def _wait_for_parent() -> None:
 
 @contextmanager
 def _for_new_processes() -> Iterator[None]:
-    """Let processes that begin here use one core each, and ignore Ctrl-C.
+    """Make processes that begin in this block use one core each and ignore Ctrl-C.
 
-    JAX reads the number of devices when it starts, so a process must find it in its environment.
-    A terminal sends Ctrl-C to all processes; this one ends them, and each would otherwise print a
-    traceback. Only the main thread is told of signals.
+    A terminal sends Ctrl-C to all processes. Workers ignore it, because each would print a
+    traceback; this process ends them. Only a main thread can set signal handlers.
     """
     before = {name: os.environ[name] for name in _ONE_CORE if name in os.environ}
     is_main = current_thread() is main_thread()

@@ -1,19 +1,18 @@
 """Private alternating least squares (Chien et al., ICML 2021), weighted as by Krichene et al. 2023.
 
 The first sum measures the popularity of items. Then, in each round, a device computes the vector x
-of its person, of length 1, from the vectors of the items. It contributes to these sums, the first
-two of which have a row for each item that the person has:
+of its person, of length 1, from the vectors of the items. It contributes to the sum G and, for each
+of the person's items i, to B_i and A_i:
 
     B_i = Σ ω_ui x_u,   A_i = Σ ω_ui x_u x_uᵀ,   and for all items together G = Σ s_u x_u x_uᵀ
 
 The weight is ω_ui = s_u w_i. The factor w_i = popularity^-μ gives rare items more of the budget.
-The factor s_u scales the contribution of one person to length 1. The server adds noise to all
-three sums and computes the vectors of the items:
+The factor s_u scales the contribution of one person to length 1. The server adds noise to all sums
+and computes the vectors of the items:
 
     v_i = (A_i + γ G + ridge·I)⁻¹ B_i
 
-γ is the weight of the items that a person does not have. All computation on the noised sums is
-post-processing.
+γ is the weight of the items that a person does not have.
 """
 
 import math
@@ -59,15 +58,15 @@ SHARED = 1.5
 """The weight of G in the contribution of a person. Values from 1 to 3 gave the same accuracy."""
 _LARGEST_FACTOR = 1e4
 """The largest absolute number in item vectors that a device accepts. Honest numbers are smaller,
-because the numbers of all item vectors have a mean square of 1/d."""
+because the mean square of all numbers is 1/d."""
 _FEWEST = 50
 _ENOUGH = 2.0
 """An item is selected if its popularity is at least this number times the noise of its row."""
 _RIDGE = 70.0
 """The ridge (L2 penalty) of item vectors, in units of the noise on one number of a sum."""
 _LEAST_RIDGE = 1e-3
-"""A part of the ridge that does not depend on the noise, in units of the mean eigenvalue of γ G.
-With few people, G has eigenvalues near 0."""
+"""This number is added to the ridge, in units of the mean eigenvalue of γ G: with few people, G has
+eigenvalues near 0."""
 _LONGEST, _SHORTEST, _RANK = 40, 8, 26.0
 _UNKNOWN = -1e3
 
@@ -84,7 +83,7 @@ class DpalsSettings(NoiseSettings):
     sampling: Law = "poisson"
     """How the people of a round are drawn: poisson, or fixed (a fixed number of people)."""
     items_per_person: Size = 150
-    """The most items to whose sums one person contributes, drawn at random."""
+    """Upper limit for the items to whose sums one person contributes; they are drawn at random."""
     item_power: Annotated[float, Field(ge=0, le=1)] = 0.12
     """The exponent μ of the item weight popularity^-μ: rare items get more of the bound."""
     item_squares: Weight = 0.0
@@ -104,8 +103,8 @@ class DpalsSettings(NoiseSettings):
 class Asked(NamedTuple):
     """The m items that the server selects for a round.
 
-    `kept` (m,) has their positions in the catalogue, `weight` (m,) their weights, and `vectors`
-    (m, d) their vectors.
+    `kept` (m,) has their positions in the catalogue, `weight` (m,) their weights, and `vectors` (m,
+    d) their vectors.
     """
 
     kept: IntArray
@@ -156,8 +155,8 @@ def person_vectors(settings: DpalsSettings, vectors: F64, people: Rated) -> F64:
 class Shares(NamedTuple):
     """The contributions of some people; row k of each array belongs to person k.
 
-    `weights` (people, m) has the weights ω of her items. `parts` (people, …) has the vector that
-    each weight multiplies. `shared` (people, d(d+1)/2) is her contribution to G.
+    `weights` (people, m) has the weights ω of her items. Each weight multiplies her vector in
+    `parts` (people, …). `shared` (people, d(d+1)/2) is her contribution to G.
     """
 
     weights: sp.csr_array
@@ -227,7 +226,7 @@ def squares_device(settings: DpalsSettings, n_items: int) -> DeviceHalf:
             items += mine.weights.T @ mine.parts
             gram += mine.shared.sum(0)
             several += int((mine.shared != 0).any(1).sum())
-        # Each contribution has length BOUND, so a smaller bound shortens all by the same factor.
+        # Each contribution has length BOUND, so a smaller bound scales all by the same factor.
         scale = min(1.0, clip_norm / BOUND) * (1 - ROUNDING)
         clipped = several if clip_norm * (1 + ROUNDING) < BOUND else 0
         return CohortTotal({ITEM_SUMS: scale * items, GRAM: scale * gram}, clipped=clipped)
@@ -269,7 +268,7 @@ def _scale(aggregator: Aggregator) -> float:
 def asked_of(settings: DpalsSettings, params: Params, first: float, second: float) -> Asked:
     """Return the items that the server selects: their popularity is well above the noise.
 
-    `first` is the noise scale of the popularity. `second` is the noise scale of the later sums.
+    `first` is the noise scale of the popularity, and `second` that of the later sums.
     """
     popularity = np.asarray(params[POPULARITY], np.float64)
     vectors = np.asarray(params[VECTORS], np.float64)
@@ -369,7 +368,7 @@ def item_vectors(
 ) -> F64:
     """Return v_i = (A_i + γ G + ridge·I)⁻¹ B_i, shape (m, d), scaled to a mean square of 1/d.
 
-    Without `item_squares`, A_i is left out.
+    If `item_squares` is 0, A_i is left out.
     """
     width = asked.vectors.shape[1]
     common = settings.unseen * _psd(gram[None] / SHARED, width)[0]
@@ -423,7 +422,7 @@ def by_factors(settings: DpalsSettings, n_items: int, params: Params, *, adapted
 
 
 def dpals_plan(task: Task[DpalsSettings]) -> Plan:
-    """Return the plan of DPALS: its two phases, and the ranking on a device."""
+    """Return the plan of DPALS."""
     ranker = partial(by_factors, task.settings, task.federation.n_items)
     return Plan(
         task=task,

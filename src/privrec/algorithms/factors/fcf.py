@@ -5,8 +5,8 @@ u for item i, and c_ui = 1 + α r_ui is the confidence in this preference. FCF m
 
     J = Σ_ui c_ui (p_ui - x_uᵀ y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²)
 
-A device computes x_u from the item vectors Y in closed form and never sends x_u. The device sends
-the gradient of J with respect to Y. The server adds up the gradients and takes a step of Adam.
+A device computes x_u from the item vectors Y in closed form and never sends x_u. It sends the
+gradient of J with respect to Y. The server adds up the gradients and takes a step of Adam.
 """
 
 from contextlib import suppress
@@ -40,7 +40,7 @@ class Rated:
     """The rated items of people. Person k has the entries `offsets[k]:offsets[k + 1]`.
 
     Each item occurs once per person. `times` is the number of interactions in which the person
-    likes the item; 0 means that she only dislikes the item.
+    likes the item; 0 means that she only dislikes it.
     """
 
     offsets: IntArray
@@ -78,8 +78,8 @@ def solve(vectors: F64, common: F64, people: Rated, extra: F64, target: F64) -> 
         x = (common + Σ e_i v_i v_iᵀ)⁻¹ Σ t_i v_i
 
     The sums run over the person's items. `extra` has e and `target` has t, one number per entry.
-    The matrix `common` is the same for everybody: unseen items and the ridge. x is 0 if the matrix
-    has no inverse because of rounding errors.
+    The matrix `common` is the same for everybody: unseen items and the ridge. x is 0 if rounding
+    errors leave the matrix without an inverse.
     """
     solved = np.zeros((len(people), vectors.shape[1]))
     for k in range(len(solved)):
@@ -173,7 +173,7 @@ def fcf_stages(task: Task[FcfSettings]) -> tuple[Phase, ...]:
     """Return the single phase of FCF."""
     settings, federation, split = task.settings, task.federation, task.split
     aggregator = aggregator_of(settings, split)
-    # The server uses the mean over people, so the ridge is divided by the number of people too.
+    # The server uses the mean over people, so the ridge is divided by their number, too.
     optimizer = decayed(
         server_optimizer(settings.server_optimizer, settings.server_lr),
         settings.l2 / split.public_train,
@@ -227,7 +227,7 @@ def by_vectors(settings: FcfSettings, n_items: int, params: Params) -> Scorer:
 
 
 def fcf_plan(task: Task[FcfSettings]) -> Plan:
-    """Return the plan of FCF: its single phase, and the ranking on a device."""
+    """Return the plan of FCF."""
     ranker = partial(by_vectors, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(fcf_stages, task), ranker=ranker)
 

@@ -3,7 +3,7 @@
 The graph has a node for the person of the device, a node for each of her items and, for each item,
 nodes of some other people who like the item ("neighbours"). There are no user ids: the initial
 vector of a person's node is the mean of the vectors of the items that she likes. In each round, her
-device draws which likes are hidden from the graph, and which other items are used.
+device draws which likes are hidden from the graph and predicted.
 """
 
 from dataclasses import dataclass
@@ -35,16 +35,16 @@ class FedGnnSettings(FederatedSettings):
     hidden_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of a person's likes that are hidden from her graph and predicted in a round."""
     targets: Size = 64
-    """The most hidden likes of a person in a round."""
+    """Upper limit for the hidden likes of a person in a round."""
     graph_items: Size = 256
-    """The most items of a person's graph in a round; ranking uses all of her items."""
+    """Upper limit for the items of a person's graph in a round; ranking uses all of her items."""
     negatives: Size = 200
     """Unseen items drawn for a person in a round; each hidden like is compared with all of them."""
     item_rate: Positive = 5.0
     """Factor for the server's learning rate of item vectors, relative to other parameters."""
 
     neighbours: Count = 5
-    """The most neighbours (other people who like an item) per item; 0 means no matching."""
+    """Upper limit for an item's neighbours (other people who like it); 0 means no matching."""
     expand_after: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of the rounds that are played before neighbours are added to the graphs."""
 
@@ -101,13 +101,14 @@ class GraphClient(NamedTuple):
 
     - `rows` (R,): the catalogue positions of the items whose rows are sent, ascending, padded with
       the size of the catalogue.
-    - `graph`: the graph of the items that are not hidden, as indices into `rows`.
-    - `target` (T,): the hidden likes, as indices into `rows`.
-    - `negative` (N,): unseen items, as indices into `rows`.
-    - `negatives`: the number of unseen items without padding.
-    - `pseudo` (P,): pseudo items, as indices into `rows`, padded with R.
+    - `graph`: the graph of the items that are not hidden.
+    - `target` (T,): the hidden likes.
+    - `negative` (N,): unseen items; `negatives` of them are not padding.
+    - `pseudo` (P,): pseudo items, padded with R.
     - `key` (2,): the random key of the person for this round.
     - `size`: the number of hidden likes without padding.
+
+    Items in `graph`, `target`, `negative` and `pseudo` are indices into `rows`.
     """
 
     rows: Leaf
@@ -126,10 +127,10 @@ _SMALLEST, _STEP = 16, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """The distinct items of one person.
+    """The distinct items of the person `id`.
 
-    `id` is the person. `ids` has the catalogue positions of the items. `liked` says whether she
-    likes an item. `often` is the logarithm of the number of her interactions with an item.
+    `ids` has their catalogue positions. `liked` says whether she likes an item. `often` is the
+    logarithm of the number of her interactions with an item.
     """
 
     id: int
@@ -167,7 +168,7 @@ def whole_graph(person: Items, size: int, directory: Directory | None, *, seed: 
 def marks_of(seed: int, person: int, items: IntArray) -> IntArray:
     """Return a random number (mark) per item, by which a device recognises its own vector.
 
-    A device uses a different mark for each item. So marks do not show which items one person likes.
+    The marks of a device differ, so that they do not show which items one person likes.
     """
     words = client_words(seed, 0, "matching mark", np.array([person]), items)
     return (words >> np.uint64(32)).astype(np.int64)
@@ -245,7 +246,7 @@ def row_count(settings: FedGnnSettings, graph: int, n_items: int) -> int:
 def pack(
     settings: FedGnnSettings, n_items: int, told: Told, clients: Clients, round_index: int
 ) -> list[GraphClient]:
-    """Return the training data of each person for one round; random choices depend on the seed."""
+    """Return the training data of each person for one round; the seed fixes all random choices."""
     directory = directory_of(told)
     return [
         _pack_one(items_of(clients, k), settings, n_items, round_index, directory)
@@ -341,9 +342,8 @@ _TINY = 1e-12
 def shapes(n_items: int, size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the parameters by name. The last number of an item's row is its bias.
 
-    `item/…` are the parameters of an item node's attention over itself, the person's node and the
-    item's neighbours. `person/…` are the parameters of the person node's attention over liked items
-    and disliked items.
+    `item/…` are for an item node's attention over itself, the person's node and the item's
+    neighbours. `person/…` are for the person node's attention over her items: liked, then disliked.
     """
     return {
         ITEM_TABLE: (n_items, size + 1),
@@ -364,8 +364,8 @@ def fresh(key: Key, n_items: int, size: int, scale: float) -> dict[str, Array]:
     """Return the parameters before training.
 
     The message matrices from an item to itself and from a liked item to the person are the
-    identity; all other message matrices are zero. All items of a person get the same attention. So
-    the vector of a person is proportional to the sum of the vectors of the items that she likes.
+    identity; all others are zero. A person's items get equal attention. So her vector is
+    proportional to the sum of the vectors of the items that she likes.
     """
     params = {name: jnp.zeros(shape) for name, shape in shapes(n_items, size).items()}
     vectors = scale * jax.random.normal(key, (n_items, size))
@@ -380,7 +380,7 @@ def fresh(key: Key, n_items: int, size: int, scale: float) -> dict[str, Array]:
 def without_neighbours(params: Params) -> dict[str, Array]:
     """Return the parameters with those for neighbours reset to their initial values.
 
-    Rounds without neighbours do not use these parameters and only add noise to them.
+    Rounds without neighbours only add noise to these parameters.
     """
     names = ("item/message", "item/sender", "item/kind")
     return {**params, **{name: params[name].at[2].set(0.0) for name in names}}
@@ -422,10 +422,7 @@ def person_vector(params: Params, rows: Array, graph: Graph) -> Array:
 
 
 def item_nodes(params: Params, items: Array, person: Array, graph: Graph) -> Array:
-    """Return the vectors of the person's item nodes, shape (G, d), after the first attention layer.
-
-    An item node attends over itself, the person's node and the vectors of the item's neighbours.
-    """
+    """Return the vectors of the person's item nodes, shape (G, d), after the first layer."""
     size = items.shape[1]
     self_, sender, kind = params["item/message"], params["item/sender"], params["item/kind"]
     people = graph.neighbours.shape[1]
@@ -448,10 +445,7 @@ def item_nodes(params: Params, items: Array, person: Array, graph: Graph) -> Arr
 
 
 def masked_softmax(logits: Array, there: Array) -> Array:
-    """Return the softmax over the last axis, restricted to the mask `there`.
-
-    The result is 0 outside the mask.
-    """
+    """Return the softmax over the entries in the mask `there` of the last axis, and 0 elsewhere."""
     highest = jnp.max(jnp.where(there, logits, -jnp.inf), axis=-1, keepdims=True)
     highest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(highest), highest, 0.0))
     weights = jnp.where(there, jnp.exp(jnp.where(there, logits - highest, 0.0)), 0.0)

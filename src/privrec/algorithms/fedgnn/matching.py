@@ -1,9 +1,9 @@
 """The matching of neighbours: an exchange with a matching server that is not a sum.
 
-The recommendation server draws a secret key and sends it to the devices, never to the matching
-server. A device sends the matching server one vector of its person, and a token for each item that
-she likes. A token is a keyed hash of the item. The matching server groups the vectors by token.
-The matching server knows no items, no catalogue and no key; `match` has no arguments for them.
+The recommendation server sends a secret key to the devices, never to the matching server. A device
+sends the matching server one vector of its person, and a token (a keyed hash) of each item that she
+likes. The matching server groups the vectors by token. It knows no items, no catalogue and no key;
+`match` has no arguments for them.
 """
 
 import hmac
@@ -27,9 +27,8 @@ VECTORS, MARKS, COUNTS = f"{_PREFIX}vectors", f"{_PREFIX}marks", f"{_PREFIX}coun
 class Offer(NamedTuple):
     """All that one device sends to the matching server.
 
-    `marks` has a random number for each token. The device uses this number to find its own vector
-    among the vectors that it receives. In the simulation, the number depends on the seed, the id of
-    the person and the item.
+    `marks` has a random number for each token, by which the device finds its own vector among the
+    vectors that it receives.
     """
 
     tokens: tuple[bytes, ...]
@@ -100,7 +99,7 @@ def table_of(
 
 
 def is_trained(name: str) -> bool:
-    """Return whether training changes this array; the results of the matching are not trained."""
+    """Return whether training changes this array: all arrays but the results of the matching."""
     return not name.startswith(_PREFIX)
 
 
@@ -120,7 +119,7 @@ def item_token(key: bytes, item: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Directory:
-    """The results of the matching on a device, in which the device finds the neighbours of an item.
+    """The results of the matching on a device.
 
     `places` maps a token to the index of its `vectors` (n, m, d), `marks` (n, m) and `counts` (n,).
     """

@@ -1,7 +1,7 @@
 """The recipe fedgnn: rounds without neighbours, the matching of neighbours, rounds with neighbours.
 
-In a round, devices send noised gradients, including rows of items that the person does not have, to
-hide her items. The server takes a step along the mean gradient.
+In a round, devices send noised gradients, with rows of items that the person does not have, to hide
+her items.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ ALONE, MATCHING = "warm-up", "matching"
 
 
 def stages(task: Task[FedGnnSettings]) -> tuple[Stage, ...]:
-    """Return the stages: rounds without neighbours, the matching, and rounds with neighbours."""
+    """Return the stages; without neighbours, there is only one."""
     settings, most, first = task.settings, task.settings.neighbours, task.settings.warm_up_rounds
 
     def begin(before: Params | None) -> Params:
@@ -160,9 +160,8 @@ def gradient_phase(
 ) -> Phase:
     """Return a phase whose server step follows the mean gradient of devices.
 
-    The phase begins with the parameters that `begin(before)` returns. Graphs have up to
-    `neighbours` neighbours per item. In the last phase (`TRAIN`), the server's learning rate falls
-    to 0.
+    `begin(before)` returns the first parameters. Graphs have up to `neighbours` neighbours per
+    item. In the last phase (`TRAIN`), the server's learning rate falls to 0.
     """
     settings, federation, split = task.settings, task.federation, task.split
     longest = min(federation.largest, max(settings.graph_items, settings.targets))
@@ -220,8 +219,8 @@ def falling_rate(
 ) -> optax.GradientTransformation:
     """Return the server's optimizer; its learning rate falls linearly to 0 over `rounds`.
 
-    Late steps are small, so that the noise of many rounds is averaged. If `rounds` is 0, the
-    learning rate is constant.
+    Late steps are small, so that the noise of many rounds is averaged. If `rounds` is 0, the rate
+    is constant.
     """
     chosen = server_optimizer(name, learning_rate, item_rate)
     if rounds:
@@ -247,8 +246,8 @@ def matching(task: Task[FedGnnSettings], *, first: int) -> Exchange:
         )
 
     def play(state: ServerState, advance: Advance) -> tuple[ServerState, RoundReport]:
-        # The key comes from the seed, so that a run can be repeated. In this simulation, there is
-        # no real matching server that could guess the seed.
+        # The key comes from the seed, so that a run can be repeated. A real matching server could
+        # guess the seed; this simulation has none.
         secret = rng(settings.seed, first, "matching key").bytes(32)
         offers = (
             offer
@@ -308,10 +307,7 @@ def _score_all(params: Params, catalogue: Bags, graph: Graph) -> Array:
 
 
 def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
-    """Return the scorer: it scores all items with the graph of all the person's items.
-
-    The items that the person likes rank first.
-    """
+    """Return the scorer: it scores all items with the graph of all the person's items."""
     size = settings.embedding_size
     check_shapes(params, shapes(n_items, size))
     directory = directory_of(params)
@@ -328,7 +324,7 @@ def by_graph(settings: FedGnnSettings, n_items: int, params: Params) -> Scorer:
 
 
 def plan(task: Task[FedGnnSettings]) -> Plan:
-    """Return the plan of FedGNN: its stages, and the ranking on a device."""
+    """Return the plan of FedGNN."""
     ranker = partial(by_graph, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(stages, task), ranker=ranker)
 
@@ -345,6 +341,6 @@ FEDGNN = Recipe(
         "server_lr": 0.002,
         "validate_every": 200,
     },
-    # The settings are already chosen. With validation, 77 of the 766 people could not train.
+    # With validation, 77 of the 766 people could not train.
     presets={"frappe": {"rounds": 150, "cohort": 100, "validation_share": 0.0}},
 )

@@ -1,8 +1,7 @@
 """Adds items to a trained model: their vectors follow from public features of items alone.
 
-The kernels say how similar a new item is to each known item (`kernels.py`). The vector of a new
-item is computed from the vectors of similar items (`public.py: through_kernel`). Its popularity is
-predicted from the popularity of similar items.
+The kernels say how similar a new item is to each known item (`kernels.py`). From similar items
+follow its vector (`public.py: through_kernel`) and its popularity.
 """
 
 import numpy as np
@@ -22,7 +21,8 @@ from privrec.errors import RunFolderError
 from privrec.types import F32, F64, IntArray, Leaf, Params
 
 _MOST = 2000
-"""The most known items that predict popularity. The eigenvectors of 2,000 items take seconds."""
+"""Upper limit for the known items that predict popularity: eigenvectors of 2,000 items take
+seconds."""
 _RIDGES = 10.0 ** np.arange(-2, 3.5, 0.5)
 
 
@@ -31,7 +31,7 @@ def with_items(
 ) -> dict[str, F32]:
     """Return the parameters with rows for the new items: all items after the first `known` items.
 
-    The new items can be recommended. A new item in a person's history has no effect on the scores.
+    New items can be recommended, but have no effect in a person's history.
     """
     if "public/trust" not in params:
         raise RunFolderError(
@@ -67,8 +67,8 @@ def guessed_popularity(kernels: Kernels, weights: F64, popularity: F64, new: Int
     """Return the predicted popularity of each new item, shape (len(new),).
 
     The prediction is a kernel ridge regression on the logarithm of popularity. The ridge has the
-    smallest leave-one-out error over the known items. No new item is predicted to be more popular
-    than the most popular known item.
+    smallest leave-one-out error over the known items. The prediction is at most the popularity of
+    the most popular known item.
     """
     order = np.argsort(-popularity, kind="stable")
     places = np.linspace(0, len(order) - 1, min(len(order), _MOST)).round().astype(np.int64)

@@ -1,8 +1,7 @@
 """Computes noise, array shapes, and the server's memory and arithmetic from the settings.
 
-The privacy budget is split between the sums over people and the training rounds after them. The
-server's memory follows from array shapes. The copies of each matrix were counted by hand. Tests
-compare the result with the peak of the memory that numpy allocates.
+The copies of each matrix in the server's memory were counted by hand. Tests compare the result with
+the peak of the memory that numpy allocates.
 """
 
 import math
@@ -50,9 +49,9 @@ def split_budget(
 ) -> tuple[Aggregator, Aggregator, Aggregator]:
     """Return three aggregators: for popularity, for the later sums, and for the training rounds.
 
-    Together the three cost `epsilon`. The number of later sums is `sums`. They all have the same
-    noise. If there are training rounds, popularity and the later sums get the share `stage1_share`
-    of `epsilon`. If there are none, the sums get all of `epsilon`.
+    Together they cost `epsilon`. All `sums` later sums have the same noise. Popularity and the
+    later sums get the share `stage1_share` of `epsilon`, or all of it if there are no training
+    rounds.
     """
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     everybody, some = (
@@ -86,7 +85,7 @@ def _check_bound(settings: SumsSettings) -> None:
 
 
 class PublicBudget(NamedTuple):
-    """The noise mechanisms of the three releases of `public.py`: popularity, alignments, moments.
+    """The aggregators of the three releases of `public.py`: popularity, alignments, moments.
 
     `moments` is None if there are too few people for useful moments. If the trust in features is at
     least `least_trust`, the last release is popularity again. `widest` is the largest length of an
@@ -107,7 +106,7 @@ class PublicBudget(NamedTuple):
 
 
 def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicBudget:
-    """Return the noise mechanisms of the releases of `public.py`. Together they cost `epsilon`."""
+    """Return the aggregators of the releases of `public.py`. Together they cost `epsilon`."""
     _check_bound(settings)
     check_gaussian(settings)
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
@@ -144,20 +143,20 @@ def public_budget(settings: SumsSettings, split: Split, n_items: int) -> PublicB
 _NUMBER = 4
 """Bytes of a float32."""
 _USUAL_RANK = 128
-"""The `history_rank` that an error message suggests if vectors as long as the catalogue do not fit
-into memory. It is the default of that setting."""
+"""The default of `history_rank`. An error message suggests it if vectors as long as the catalogue
+do not fit into memory."""
 _ONE_BY_ONE = 2
-"""A factor of time: a product of few vectors and a large matrix takes about twice as long per
-multiplication as a product of two large matrices. The reason: each small product reads the whole
-matrix again. Measured with rank 1024."""
+"""A product of few vectors and a large matrix takes about this many times as long per
+multiplication as a product of two large matrices, because each small product reads the whole matrix
+again. Measured with rank 1024."""
 
 
 def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
     """Return the server's work for the closed form without noise (`solve.py: exact_tower`).
 
-    Memory has two possible peaks. The first: the sum, its copy, the Cholesky factor, three parts of
-    the inverse, and a mask of 1 byte per entry. The second: the sum, its copy, the factor, the
-    inverse, and three matrices of shape (columns, items).
+    Memory has two possible peaks. At both, it holds the sum, its copy and the Cholesky factor. At
+    the first, it also holds three parts of the inverse, and a mask of 1 byte per entry; at the
+    second, the inverse, and three matrices of shape (columns, items).
     """
 
     def columns(items: int) -> int:
@@ -179,8 +178,8 @@ def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | N
         what=f"the closed form over {items:,} items",
         instead=partial(_fewer_items, needed_with_rank, items, exact=settings),
         # The Cholesky factor and the inverse take m³/2. Then there are ten products with a basis,
-        # and the basis is made orthonormal. The factors 3 and 5 were measured: per multiplication,
-        # these two parts take at least 3 and 5 times as long as a plain matrix product.
+        # and the basis is made orthonormal. Per multiplication, these two parts take at least 3 and
+        # 5 times as long as a plain matrix product (measured).
         multiply_adds=3 * m**3 // 2 + 5 * (10 * m * items * width + 8 * (m + items) * width**2),
     )
 
@@ -188,9 +187,9 @@ def exact_work(settings: PlusSettings, layout: Layout, rank: int, told: Told | N
 def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | None) -> ServerWork:
     """Return the server's work for the closed form under noise (`solve.py: noisy_tower`).
 
-    Memory has two possible peaks. The first: the upper triangle in 64 bits, its noise, and the
-    parts of the noise. The second: the matrix, and the positions of its upper triangle. The number
-    of items depends on the noise and is at most `history_items`.
+    Memory has two possible peaks. At the first, it holds the upper triangle in 64 bits, its noise,
+    and the intermediate arrays of the noise. At the second, it holds the matrix, and the positions
+    of its upper triangle. The number of items depends on the noise and is at most `history_items`.
     """
 
     def needed(items: int) -> int:
@@ -201,7 +200,7 @@ def noisy_work(settings: SumsSettings, layout: Layout, rank: int, told: Told | N
         bytes=needed(items),
         what=f"the noised closed form over {items:,} items",
         instead=partial(_fewer_items, needed, items, exact=None),
-        # The reduction to a tridiagonal matrix in 64 bits. Half of it is matrix-vector products.
+        # The reduction to a tridiagonal matrix in 64 bits; half of it is matrix-vector products.
         multiply_adds=4 * items**3,
     )
 
@@ -210,8 +209,8 @@ def public_work(layout: Layout, kernels: int, rank: int, told: Told | None) -> S
     """Return the server's work for `commons_of`, `basis_of` and `tower_of` in `public.py`.
 
     The memory's peak is the largest of three needs: the kernels over the most popular items with
-    copies of their weighted sum, some copies of all items' vectors of length `rank`, and the kernel
-    between `AT_ONCE` items and the most popular items.
+    copies of their weighted sum, some copies of all items' vectors, and the kernel between
+    `AT_ONCE` items and the most popular items.
     """
     items, common = (min(layout.n_items, most) for most in (MOST_ITEMS, MOST_COMMON))
     return ServerWork(
@@ -235,8 +234,8 @@ def subspace_work(
 
     Five tables have a row for each column: the first basis, the last basis, the sums, the
     directions and their copy. A basis of several blocks is also joined, which is one more table.
-    The item vectors are there twice. The regression solves 1024 items at a time. It needs `sides`
-    and more vectors in 64 bits for each of these items, and some square matrices.
+    There are two copies of the item vectors. The regression solves 1024 items at a time. It needs
+    `sides` and more vectors in 64 bits for each of these items, and some square matrices.
     """
     exact = without_noise(settings)
     sides = 4 if layout.dislikes and (exact is None or exact.dislike_target) else 2
@@ -258,8 +257,8 @@ def subspace_work(
         bytes=needed(rank),
         what=f"a subspace of rank {rank:,} over {layout.size:,} columns",
         instead=instead,
-        # Products of columns and of square matrices in 64 bits count twice. Products of single
-        # items count `_ONE_BY_ONE` times.
+        # Products in 64 bits of columns and of square matrices take twice the time, and products of
+        # single items `_ONE_BY_ONE` times.
         multiply_adds=rank**2 * (8 * layout.size + _ONE_BY_ONE * sides * layout.n_items)
         + 40 * rank**3,
     )
@@ -269,7 +268,7 @@ def pairs_work(layout: Layout, hop: Hop, told: Told | None) -> ServerWork:
     """Return the server's work for the sum over pairs of items (`hop.py`).
 
     Memory holds the products of some items at a time, the kept pairs, and their order by value. The
-    number of kept pairs depends on the data. The estimate assumes `hop.items` pairs for each item.
+    number of kept pairs depends on the data; the estimate assumes `hop.items` pairs for each item.
     """
     kept = layout.n_items * min(hop.items, layout.n_items)
 
@@ -307,9 +306,9 @@ def rounds_work(
 ) -> ServerWork:
     """Return the server's work for the training rounds (`softmax.py`).
 
-    Memory holds the row, scores and targets of each person of a cohort. Each compiled call of
-    `TOGETHER` people adds its sum. The model and the optimizer's state are there twice: before and
-    after the step.
+    Memory holds the row, scores and targets of each person of a cohort, and one sum for each
+    compiled call of `TOGETHER` people. There are two copies of the model and of the optimizer's
+    state: before and after the step.
     """
     columns, n_items = layout.size, layout.n_items
     learned = _NUMBER * (columns + n_items) * (settings.embedding_size + 1)
@@ -348,8 +347,8 @@ def _fewer_items(
 _RANK_UNDER_NOISE = 64
 _SUBSPACE_RANK_UNDER_NOISE = 32
 _SUBSPACE_ROUNDS_UNDER_NOISE = 3
-"""The subspace iteration under noise has few directions and few rounds, because each direction and
-each round adds noise. Chosen on held-out pairs of Gowalla, epsilon 2 and 8 (docs/results.md)."""
+"""The subspace iteration under noise has few directions and few rounds, because each of them adds
+noise. Chosen on held-out pairs of Gowalla, epsilon 2 and 8 (docs/results.md)."""
 
 
 def public_kernels(settings: SumsSettings, catalogue: Catalogue) -> Kernels | None:
@@ -383,7 +382,7 @@ def public_features(settings: SumsSettings, catalogue: Catalogue) -> tuple[str, 
 
 
 def items_with_vector(settings: SumsSettings, catalogue: Catalogue) -> int:
-    """Return how many items get a vector. Under noise, this is an upper limit."""
+    """Return the number of items that get a vector; under noise, this is an upper limit."""
     n_items = catalogue.n_items
     exact_subspace = without_noise(settings) and in_subspace(settings, n_items)
     if exact_subspace or public_kernels(settings, catalogue):
@@ -398,9 +397,9 @@ def subspace_rounds(settings: SumsSettings) -> int:
 
 
 def layout_for(settings: SumsSettings, catalogue: Catalogue) -> Layout:
-    """Return the layout of a person's row: which columns it has.
+    """Return the layout of a person's row.
 
-    Under noise a row has columns of items alone, because each column adds noise.
+    Under noise, a row has only columns of items, because each column adds noise.
     """
     exact, dislikes = without_noise(settings), catalogue.has_dislikes
     if exact is None:

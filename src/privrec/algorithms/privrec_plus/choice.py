@@ -1,15 +1,13 @@
-"""PrivRec+ chooses some settings automatically, before a training without noise.
+"""PrivRec+ chooses the settings that the user did not give, before a training without noise.
 
-It changes only settings that the user did not give. `evaluation.choosing` holds out a part of the
-training data. Each candidate (a model with other settings) is trained on the rest of the data and
-evaluated on the held-out part. The search changes one setting after another: the weight of people,
-the ridge, the length of vectors, the discount of popular items, and the weight of pair scores
-(`hop.py`). If the test is about each person's last like, the weight of the last like is also tried.
-Candidates share their sums over people if only the computation after the sums differs. A new value
-replaces the previous value if it is better by more than the standard error of the difference.
+`evaluation.choosing` holds out a part of the training data. Each candidate (a model with other
+settings) is trained on the rest and evaluated on the held-out part. The search changes one setting
+after another (`_Search.best`). Candidates share their sums over people if only the computation
+after the sums differs. A new value replaces the previous one if it is better by more than the
+standard error of the difference.
 
-A run under noise has no such choice, because the comparison of candidates on raw data would cost
-privacy budget. A federation has no such choice either, because its terms fix all settings.
+A run under noise chooses nothing, because comparing candidates on raw data would cost privacy
+budget. A federation chooses nothing either, because its terms fix all settings.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -47,28 +45,28 @@ KEYS = frozenset(
         "recency",
     }
 )
-"""The settings that a choice may change."""
+"""The settings that may be chosen."""
 _ACTIVITIES = (0.5, 1.0)
 _RIDGES = ((5.0, 0.5), (20.0, 0.66), (50.0, 0.7), (200.0, 0.75), (500.0, 0.8))
 _RIDGES_WITHIN = ((1.0, 0.2), (5.0, 0.5), (50.0, 0.7), (200.0, 0.75))
 """Pairs (ridge, dropout), from weak to strong. `_RIDGES_WITHIN` is for a subspace iteration."""
 _RANKS = (512, 0)
 _WHOLE = 5000
-"""The most items for which the full matrix (`history_rank` 0) is tried. Chosen by hand: with more
-items, the model would have more than 200 MB."""
+"""Upper limit for the items with which the full matrix (`history_rank` 0) is tried. With more
+items, the model would have more than 200 MB. Chosen by hand."""
 _DISCOUNTS = (0.0, 0.1, 0.2)
 _HOPS = (0.15, 0.3, 1.0)
 _RECENCIES = (1.0, 3.0, 10.0, 30.0)
 _MORE_DIRECTIONS, _MOST_NUMBERS = 1024, 6 * 10**7
-"""The search tries 1024 directions last. It does so only if the vectors of all columns then have at
-most `_MOST_NUMBERS` numbers, which bounds the memory. Chosen by hand."""
+"""The search tries 1024 directions last, and only if the vectors of all columns then have at most
+`_MOST_NUMBERS` numbers, which bounds the memory. Chosen by hand."""
 _TRIAL_ROUNDS = 4
-"""The most rounds of a candidate's subspace iteration. A real run has more rounds."""
+"""Upper limit for the rounds of a candidate's subspace iteration; a real run has more."""
 _MOST_PAIRS = 2 * 10**9
-"""The most pairs of lines of the same person, added up over people, for which pair scores are
-tried. With more pairs, one sum would take minutes. Chosen by hand."""
+"""Upper limit for the pairs of lines of the same person, added up over people, with which pair
+scores are tried. With more pairs, one sum would take minutes. Chosen by hand."""
 _USUAL_RIDGES = 2
-"""How many other ridges the search is expected to try. The time forecast uses this number."""
+"""The number of other ridges that the time forecast assumes."""
 _EXPECTED = 12
 """The expected number of candidates, for the progress bar."""
 
@@ -97,7 +95,7 @@ class _Best(NamedTuple):
     def lean(self) -> "_Best":
         """Return the same candidate without its sums and vectors, to save memory.
 
-        The parameters that a candidate with other vectors can use again are kept.
+        Parameters that a candidate with other vectors can use again are kept.
         """
         settings, _, params = self.candidate
         kept = {
@@ -111,9 +109,9 @@ class _Best(NamedTuple):
 def usual(task: Task[Any], given: Collection[str]) -> dict[str, Any]:
     """Return {"rounds": 0} if the run should have no training rounds, else {}.
 
-    A large catalogue has no training rounds. They made the result worse on every large data set
-    that was tried, and they take most of the time. A split of lines instead of people has none
-    either, because no validation people can then say after which round to stop.
+    For a large catalogue, training rounds take most of the time and made the result worse on every
+    large data set that was tried. If lines are split instead of people, no validation people can
+    say after which round to stop.
     """
     settings = without_noise(task.settings)
     if settings is None or not settings.choose or "rounds" in given:
@@ -128,7 +126,11 @@ def find(
     given: Collection[str],
     on_progress: OnProgress,
 ) -> Chosen | None:
-    """Return the settings that are best on the held-out part, or None if there is no choice."""
+    """Return the settings that are best on the held-out part, or None if nothing may be chosen.
+
+    Nothing may be chosen under noise, with `choose` off, if all keys are given, or with too few
+    people.
+    """
     if (search := _search(plan_of, task, given, on_progress)) is None:
         return None
     settings, trial = search.settings, search.trial
@@ -139,7 +141,7 @@ def find(
     values = {key: found[key] for key in keys if found[key] != before[key]}
     line = _line(trial, values, usual_figures, best.figures)
     if not settings.rounds and "validation_share" not in given:
-        # Without training rounds, validation is not needed. So validation people train too.
+        # Without training rounds, no validation is needed, so validation people train, too.
         values["validation_share"] = 0.0
     on_progress("settings compared", 1, 1)
     return Chosen(values, line)
@@ -223,7 +225,6 @@ class _Search:
         return usual_figures, best
 
     def ahead(self) -> Ahead:
-        """Return a forecast: the candidates that `best` will train, and the largest run."""
         settings, free = self.settings, {key: key not in self.given for key in KEYS}
         within = self._within(settings)
         sums = 1 + (len(_ACTIVITIES) - 1) * free["activity_power"]
@@ -275,7 +276,7 @@ class _Search:
         )
 
     def candidate(self, settings: PlusSettings, sums: _Sums | None = None) -> _Candidate:
-        """Return the candidate with these settings. Its sums are computed if none are given."""
+        """Return the candidate with these settings; its sums are computed if none are given."""
         stages = self._phases(settings)[:2]
         sums = sums or self._sums(stages)
         last, state = stages[-1], sums.state
@@ -284,7 +285,6 @@ class _Search:
         return _Candidate(settings, sums, last.absorb(state, sums.published).params)
 
     def looked_at(self, candidate: _Candidate) -> _Best:
-        """Return the candidate with its metric for each person."""
         return _Best(candidate, self._figures([candidate])[0])
 
     def _phases(self, settings: PlusSettings) -> list[Phase]:
@@ -330,8 +330,8 @@ class _Search:
     def _others(self, best: _Best, key: str, values: Sequence[float]) -> Iterator[_Candidate]:
         """Yield candidates with other values of a setting, or nothing if the user gave the setting.
 
-        The candidates share the sums of `best`. Other weights of people (`activity_power`) change
-        the sums, so these candidates compute their own sums.
+        They share the sums of `best`, except for other weights of people (`activity_power`), which
+        change the sums.
         """
         settings, shared = best.candidate.settings, key != "activity_power"
         for value in values:
@@ -375,7 +375,7 @@ class _Search:
         return settings.model_copy(update={"history_l2": l2, "history_dropout": dropout})
 
     def _discounts(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other discounts of popular items. Only item vectors are scaled."""
+        """Yield candidates with other discounts of popular items: only item vectors are scaled."""
         settings, sums, params = best.candidate
         out = np.asarray(params[OUT])
         often = np.asarray(params[FREQUENCY], np.float64)[: len(out)]
@@ -401,7 +401,7 @@ class _Search:
             yield _Candidate(changed, sums, {**params, HOP_WEIGHT: jnp.float32(weight)})
 
     def _directions(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield the candidate with more directions, if it fits into memory. It keeps the pairs."""
+        """Yield the candidate with more directions, if it fits into memory; pair scores stay."""
         settings, _, kept = best.candidate
         if self._has_more(settings, len(kept[FREQUENCY])):
             more = settings.model_copy(update={"subspace_rank": _MORE_DIRECTIONS})
@@ -425,7 +425,6 @@ class _Search:
         return pairs
 
     def _recencies(self, best: _Best) -> Iterator[_Candidate]:
-        """Yield candidates with other weights of a person's last like."""
         settings, sums, params = best.candidate
         for recency in _RECENCIES if "recency" not in self.given else ():
             changed = settings.model_copy(update={"recency": recency})

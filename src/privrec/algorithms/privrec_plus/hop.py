@@ -4,14 +4,13 @@
 
 Here h_j is the pair score of item j, r is the 0/1 vector of a person's likes, w = n^-a is the
 weight of a person with n likes, and F is the frequency of an item. In a large catalogue, low-rank
-vectors lose relations between few items. Pair counts keep these relations. The pair scores and the
-scores from vectors are standardised and added (`scoring.py: row_scorer`). G has no diagonal. A pair
-that fewer than `people` persons have is dropped, so the model keeps no pair of a single person.
-Each item keeps its strongest neighbours.
+vectors lose relations between few items, which pair scores keep. The pair scores and the scores
+from vectors are standardised and added (`scoring.py: row_scorer`). G has no diagonal. A pair that
+fewer than `hop_people` people have is dropped. So with `hop_people` of 2 or more (default 3), no
+pair comes from one person alone. Each item keeps its strongest neighbours.
 
-G is a sparse sum over people. Anyone who sees one person's contribution, or the positions of the
-nonzero entries of the whole sum, sees her items. To hide them, masks would have to cover all pairs
-of a catalogue. So a federation does not offer pair scores (docs/privacy.md).
+A federation does not offer pair scores: whoever sees the positions of nonzero entries sees people's
+items, and masks would have to cover all pairs of a catalogue (docs/privacy.md).
 """
 
 from collections.abc import Mapping
@@ -35,7 +34,7 @@ from privrec.privacy.aggregate import CohortTotal
 from privrec.types import F32, F64, Leaf
 
 PAIRS, COUNTS = "pairs", "pair counts"
-"""The names of the sums Σ w·r·rᵀ and Σ r·rᵀ. Their diagonals are left out. Each sum has the shape
+"""The names of the sums Σ w·r·rᵀ and Σ r·rᵀ without their diagonals. Each sum has the shape
 (n_items²,), or is a sparse matrix. `PAIRS` is also the name of the phase."""
 _FROM, _TO = -0.5, -0.4
 """The exponents of the frequency of a liked item, and of the scored item. Chosen on held-out lines
@@ -56,10 +55,10 @@ def likes_of(people: Clients, layout: Layout) -> SparseRows:
 
 
 def pairs_device(layout: Layout, hop: Hop) -> DeviceHalf:
-    """Return what devices compute for the sum over pairs of items.
+    """Return the device's half of the sum over pairs of items.
 
-    `kernel` adds up a whole cohort. It leaves out pairs that too few people of the cohort have,
-    because all rare pairs together may not fit into memory.
+    `kernel` leaves out pairs that too few people of the cohort have, because all rare pairs
+    together may not fit into memory.
     """
     n_items = layout.n_items
 
@@ -86,16 +85,15 @@ def pairs_device(layout: Layout, hop: Hop) -> DeviceHalf:
 def pair_sums(likes: SparseRows, weights: F64, *, least: int) -> dict[str, SparseRows]:
     """Return Σ w·r·rᵀ and Σ r·rᵀ without diagonals, for pairs that at least `least` people have.
 
-    `likes` (people, n_items) has a row r for each person. `weights` (people,) has each weight w.
+    `likes` (people, n_items) has a row r for each person, and `weights` (people,) her weight w.
     """
     of_items = sp.csr_array(likes.T)
-    # Both matrices need the same nonzero entries in the same order. A product with a diagonal
-    # matrix would not keep the order.
+    # Both matrices need the same nonzero entries in the same order, which a product with a diagonal
+    # matrix would not keep.
     shares = (of_items.data * weights[of_items.indices]).astype(np.float32)
     weighted = sp.csr_array((shares, of_items.indices, of_items.indptr), shape=of_items.shape)
     work = of_items @ np.diff(likes.indptr)
     ends = np.concatenate([[0], np.cumsum(work)]).astype(np.int64)
-    # Items that nobody likes need no multiplications. So the last items may be in no part.
     parts = [(start, stop) for start, stop in cuts(ends, AT_ONCE_PAIRS) if stop > start]
     blocks = [
         _often(of_items[start:stop] @ likes, weighted[start:stop] @ likes, start, least)
@@ -137,8 +135,7 @@ def _stacked(parts: list[SparseRows], n_items: int) -> SparseRows:
 def neighbours(sums: Mapping[str, Leaf], frequency: F64, hop: Hop) -> dict[str, F32]:
     """Return each item's strongest neighbours and their values, (n_items, hop.items) each.
 
-    `frequency` (n_items,) has the frequency of each item. If an item has fewer than `hop.items`
-    neighbours, the other values are 0.
+    `frequency` (n_items,) has the frequency of each item. Missing neighbours have the value 0.
     """
     n_items = len(frequency)
     pairs, counts = (_sparse(sums[name], n_items) for name in (PAIRS, COUNTS))

@@ -1,10 +1,8 @@
 """Kernels: how similar items are by their public features.
 
 A kernel is a symmetric matrix over items with ones on its diagonal. Each feature has a kernel, and
-one more kernel is a product of some of these. No kernel is stored as a whole. Devices and the
-server compute a block of a kernel from the features of some items.
-
-The kernel depends on the kind of the feature:
+one more kernel is a product of some of these. Devices and the server compute only blocks of a
+kernel, from the features of some items. The kernel depends on the kind of the feature:
 
 - Categories and lists: the cosine of indicator vectors. If a share s of the items has a value, the
   value has the weight (s + 0.02)^-½.
@@ -31,18 +29,18 @@ from privrec.types import F64, IntArray
 _WIDTH = 0.5
 """The width w of the kernel of numbers, in standard deviations over the items."""
 _EQUAL = 1e-12
-"""Numbers count as equal if their standard deviation is at most this share of the largest
-absolute value."""
+"""Numbers are equal if their standard deviation is at most this share of the largest absolute
+value."""
 _RARE = 0.02
 """This number is added to the share of items that have a value. It bounds a rare value's weight."""
 _TEXT_WORDS = 1.5
-"""A categorical feature counts as text if its values have more than this many words on average."""
+"""A categorical feature is text if its values have more than this many words on average."""
 _MOST_WORDS = 4096
-"""The most words of one text feature that are used. It bounds the kernel's time and memory."""
+"""Upper limit for the used words of one text feature. It bounds the kernel's time and memory."""
 _MOST_YEARS = 0.8
 """The year is a feature if at least this share of the titles ends with a year, such as "(1999)"."""
 _SHORTEST_EMBEDDING = 8
-"""The fewest numbered numeric columns that count as one embedding."""
+"""The smallest number of numbered numeric columns that are one embedding."""
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _WORD = re.compile(r"\w+")
@@ -52,12 +50,11 @@ _WORD = re.compile(r"\w+")
 class Kernel:
     """The kernel of one feature.
 
-    Features are in `vectors` or `embedding` (n_items, values), or in `numbers` (n_items,).
-
-    Each row of `vectors` or `embedding` has length 1, or 0 if the item lacks the feature. If
-    `close` is true, the kernel is max(cosine, 0)² of the embedding. `numbers` are in standard
-    deviations. A missing number is NaN. If `is_text` is true, the values are words. `left_out` is
-    the number of words that are not used, because there are too many words.
+    Features are in `vectors` or `embedding` (n_items, values), or in `numbers` (n_items,). Each row
+    of `vectors` or `embedding` has length 1, or 0 if the item lacks the feature. If `close` is
+    true, the kernel is max(cosine, 0)² of the embedding. `numbers` are in standard deviations; a
+    missing number is NaN. If `is_text` is true, the values are words. `left_out` is the number of
+    words above the limit `_MOST_WORDS`.
     """
 
     name: str
@@ -87,9 +84,9 @@ class Kernel:
 class Kernels:
     """The kernels of a catalogue's public features, and a product of some of them as the last one.
 
-    The product contains the kernels of categories, lists and numbers. The kernels of categories and
-    lists are squared. Only items that agree in all these features are similar by the product. It
-    exists only if there are at least two such kernels.
+    The factors are the kernels of numbers, and the squared kernels of categories and lists. So
+    items are similar by the product only if they agree in all these features. It exists only if
+    there are at least two factors.
     """
 
     features: tuple[Kernel, ...]
@@ -99,7 +96,7 @@ class Kernels:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The name of each feature. The two kernels of an embedding share one name."""
+        """The name of each feature; the two kernels of an embedding share one name."""
         return tuple(kernel.name for kernel in self.features if not kernel.close)
 
     @property
@@ -139,9 +136,9 @@ class Kernels:
 def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
     """Return the kernels of all item features, titles and years in the catalogue.
 
-    A feature is left out if no two items are similar by it, or if all items are. The shares of
-    values, the scales of numbers and the words are computed from the first `known` items (None:
-    from all items). So later items do not change the kernels between the first `known` items.
+    A feature is left out if no two items are similar by it, or if all items are. Later items do not
+    change the kernels between the first `known` items (None: all items): the shares of values, the
+    scales of numbers and the words are computed from these items alone.
     """
     count = catalogue.n_items if known is None else known
     features = {feature.name: feature for feature in catalogue.schema.of("item")}
@@ -163,8 +160,8 @@ def kernels_of(catalogue: Catalogue, known: int | None = None) -> Kernels:
 def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
     """Return the column names of each embedding, by the part of the name before the number.
 
-    The columns are numeric and have names such as `name_0`, `name_1`. The numbers start at 0 or 1
-    and have no gap. The columns may be in any order.
+    The columns are numeric and have names such as `name_0`, `name_1`, in any order. The numbers
+    start at 0 or 1 and have no gap.
     """
     numbered: dict[str, dict[int, str]] = defaultdict(dict)
     for name, feature in features.items():
@@ -181,7 +178,7 @@ def _embeddings_in(features: Mapping[str, Feature]) -> dict[str, list[str]]:
 
 
 def _of_embedding(name: str, bags: Sequence[Bag], known: int) -> list[Kernel]:
-    """Return the two kernels of an embedding. A missing number is replaced by the mean."""
+    """Return the two kernels of an embedding; a missing number is replaced by the mean."""
     numbers = np.column_stack([_numbers_of(bag) for bag in bags])
     given = np.isfinite(numbers)
     count = np.maximum(given[:known].sum(0), 1)
@@ -198,7 +195,7 @@ def _of_embedding(name: str, bags: Sequence[Bag], known: int) -> list[Kernel]:
 
 
 def _numbers_of(bag: Bag) -> F64:
-    """Return the number of each item, shape (n_items,). A missing number is NaN."""
+    """Return the number of each item, shape (n_items,); a missing number is NaN."""
     weights = np.asarray(bag.weights[:, 0], np.float64)
     return np.where(weights != 0, weights, np.nan)
 
@@ -234,7 +231,7 @@ def _of_numbers(name: str, numbers: F64, known: int) -> Kernel:
     numbers = np.asarray(numbers, np.float64)
     given = numbers[:known][np.isfinite(numbers[:known])]
     scale = float(given.std()) if len(given) else 0.0
-    # The standard deviation of equal numbers may be above 0 by a rounding error.
+    # A rounding error may make the standard deviation of equal numbers larger than 0.
     if scale <= _EQUAL * float(np.abs(given).max(initial=0.0)):
         numbers, scale = np.full(len(numbers), np.nan), 1.0
     return Kernel(name=name, numbers=numbers / scale)
@@ -253,8 +250,7 @@ def _of_texts(name: str, texts: Sequence[str], known: int) -> Kernel:
     share = np.array([often[word] for word in shared]) / max(known, 1)
     best = np.argsort(-share * (1 - share) / (share + _RARE), kind="stable")[:_MOST_WORDS]
     index = {shared[place]: code for code, place in enumerate(np.sort(best))}
-    # Each text is converted to word numbers at once, because the words of all texts as strings
-    # would need much memory.
+    # The words of a text become numbers at once, because all strings would need much memory.
     parts = [
         np.array(sorted(index[word] for word in _words(text) if word in index), np.int64)
         for text in texts
@@ -274,7 +270,7 @@ def _words(text: str) -> set[str]:
 
 
 def _unit(rows: IntArray, codes: IntArray, shape: tuple[int, int], known: int) -> sp.csr_array:
-    """Return the weighted indicator rows of items, scaled to length 1. Empty rows stay 0."""
+    """Return the weighted indicator rows of items, scaled to length 1; empty rows stay 0."""
     has = sp.csr_array((np.ones(len(rows)), (rows, codes)), shape=shape)
     has.data[:] = 1.0
     share = np.asarray(has[:known].sum(0), np.float64) / max(known, 1)

@@ -1,8 +1,8 @@
 """A second model: implicit matrix factorisation (Hu, Koren and Volinsky 2008) with dislikes.
 
-Its scores are added to the scores of the history model (`scoring.py`). The module needs only numpy,
-so that it runs on a phone. Each person has a vector u and each item a vector v. The target t is 1
-for a liked item and `DISLIKED` for a disliked item. The vectors minimise
+Its scores are added to the scores of the history model (`scoring.py`). The module runs on phones,
+so it needs only numpy. Each person has a vector u and each item a vector v. The target t is 1 for a
+liked item and `DISLIKED` for a disliked item. The vectors minimise
 
     Σ_(has) (1 + α)(t - uᵀv)² + Σ_(has not) (uᵀv)² + Σ_people ridge‖u‖² + Σ_items ridge‖v‖²
 
@@ -24,8 +24,7 @@ SECOND, SECOND_WEIGHT = "second/vectors", "second/weight"
 ALPHA = 8.0
 """The α of the loss: an item that a person has gets the weight 1 + α, any other item 1."""
 DISLIKED = 0.6
-"""The target of a disliked item. It is above 0 because the person chose the item before rating
-it."""
+"""The target of a disliked item, above 0 because the person chose the item before rating it."""
 _RIDGE, _OTHERS = 1.4, 0.05
 
 
@@ -33,7 +32,7 @@ class Entries(NamedTuple):
     """The distinct items of each person: person k has the entries `offsets[k]:offsets[k + 1]`.
 
     `target` is 1 for a like and `DISLIKED` for a dislike. An item that a person both liked and
-    disliked counts as a like.
+    disliked is a like.
     """
 
     offsets: IntArray
@@ -65,7 +64,7 @@ def ridge(count: Leaf, others: float) -> Leaf:
     """Return the ridge of a vector.
 
     For a person, `count` is the number of her items and `others` the number of all items. For an
-    item, `count` is the number of people who have it and `others` the number of all people.
+    item, they are the number of people who have it and the number of all people.
     """
     return _RIDGE * np.sqrt(ALPHA * count + _OTHERS * others)
 
@@ -73,8 +72,8 @@ def ridge(count: Leaf, others: float) -> Leaf:
 class Turned(NamedTuple):
     """The items' vectors V (items, d) in the coordinates of the eigenvectors of VᵀV.
 
-    `basis` (d, d) has the eigenvectors, and `strength` (d,) the eigenvalues. `vectors` = V ·
-    `basis`.
+    `basis` (d, d) has the eigenvectors, and `strength` (d,) the eigenvalues; `vectors` is
+    V·`basis`.
     """
 
     vectors: F64
@@ -95,9 +94,9 @@ def person_vectors(items: Turned, people: Entries) -> F64:
         u = (VᵀV + αΣ v vᵀ + ridge·I)⁻¹ (1 + α)Σ t v
 
     The sums are over the items of the person. In the coordinates of the eigenvectors of VᵀV, the
-    matrix is D + αKᵀK, where D is diagonal and K has the vectors of her items. A person with fewer
-    items than d solves a smaller system: (D + αKᵀK)⁻¹Kᵀ = D⁻¹Kᵀ(I + αKD⁻¹Kᵀ)⁻¹. If rounding makes
-    the matrix singular, u is 0.
+    matrix is D + αKᵀK, where D is diagonal and K has the vectors of her items. For a person with
+    fewer items than d, a smaller system is solved: (D + αKᵀK)⁻¹Kᵀ = D⁻¹Kᵀ(I + αKD⁻¹Kᵀ)⁻¹. If
+    rounding makes the matrix singular, u is 0.
     """
     vectors, basis, strength = items
     solved = np.zeros((len(people.offsets) - 1, len(strength)))

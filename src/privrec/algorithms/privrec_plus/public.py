@@ -1,21 +1,19 @@
 """PrivRec+ under noise, with public features of items: three releases (noised sums over people).
 
 1. Popularity: how many people have each item, as without features (`sums.py`).
-2. Alignments: for each feature, how much more similar a person's items are to each other than
-   popular items in general (`kernels.py`). This is one number per kernel. The server computes from
-   these numbers which features matter, if any.
+
+2. Alignments: one number per kernel, which says how much more similar a person's items are to each
+other than popular items in general (`kernels.py`). From these numbers the server computes which
+features matter, if any.
+
 3. Moments: the sum of row·rowᵀ over people, where a row is a person's vector of likes and dislikes
-   in the coordinates of a basis. The features that matter determine the basis. The basis has few
-   directions, so the total noise is small. If no feature matters, the moments are over the most
-   popular items, as for items without features (`solve.py`).
+in the coordinates of a basis. The features that matter determine the basis. It has few directions,
+so the total noise is small. If no feature matters, the moments are over the most popular items
+(`solve.py`).
 
-The model is a ridge regression. Its prior follows from the published sums and from the kernels of
-the features. Everything that the server sends to devices is computed from earlier releases and from
-the catalogue.
-
-In a large catalogue, only the most popular items are in the basis. So devices receive no more than
-in a small catalogue. All items get vectors of at most `WIDEST` numbers: the directions in which
-scores differ most. No array has an entry for each pair of items of the catalogue.
+The model is a ridge regression, whose prior follows from the published sums and the kernels. In a
+large catalogue, only the most popular items are in the basis, so devices receive no more than in a
+small one. No array has an entry for each pair of items of the catalogue.
 """
 
 import math
@@ -52,25 +50,24 @@ TRIANGLE = "triangle"
 _SHORTEST = 0.5
 """A whitened alignment vector is divided by its length, or by this number if it is shorter."""
 _NEGLIGIBLE = 1e-6
-"""If at most this share of a row's length is inside the basis, the row counts as 0: what is inside
-is rounding error."""
+"""If at most this share of a row's length is inside the basis, this part is a rounding error, and
+the row becomes 0."""
 _SURE = 2.0
-"""An item counts as popular if its noised popularity is above 2 standard deviations of the
-noise."""
+"""An item is popular if its noised popularity is above 2 standard deviations of the noise."""
 AT_ONCE = 256
 """The number of items whose kernel rows are in memory at a time."""
 _TOP = 1200
 MOST_ITEMS = 1500
 MOST_COMMON = 5000
-"""All items are compared with at most 5000 most popular items. The time grows with the product of
-the two numbers of items."""
+"""Upper limit for the popular items with which all items are compared: the time grows with the
+product of the two numbers of items."""
 WIDEST = 256
 """The largest length of an item's vector in a large catalogue (docs/results.md)."""
 _ITEM_POWER = 0.3
 _PEOPLE = 4832.0
 """The number of training people of MovieLens-1M. The constants below were chosen on the validation
-people of this data set. They belong to formulas of the noise per person, and are the same at each
-epsilon (docs/results.md)."""
+people of this data set. Their formulas use the noise per person, and are the same at each epsilon
+(docs/results.md)."""
 _ALIGNED = 0.01
 """The share of the total precision that is spent on the alignments."""
 
@@ -96,10 +93,10 @@ class Spending(NamedTuple):
 def spending_of(people: int, noise_multiplier: float, n_items: int) -> Spending:
     """Return how to split the budget of one release with this `noise_multiplier`.
 
-    With less noise per person, popularity needs a smaller share, and more directions can be
-    distinguished from the noise. With few people, there are no moments, and popularity gets their
-    share. With a medium number of people, moments are useful only if the features turn out to say
-    little. `fewest_per_noise` returns the two limits.
+    With less noise per person, popularity needs a smaller share, and more directions are above the
+    noise. With few people, there are no moments, and popularity gets their share. With a medium
+    number of people, moments are useful only if the features say little. `fewest_per_noise` returns
+    the two limits.
     """
     noise = max(_PEOPLE * noise_multiplier / math.sqrt(1 - _ALIGNED) / people, 1e-3)
     popular = min(0.5, 0.09 * noise**0.65) * (1 - _ALIGNED)
@@ -140,7 +137,7 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
 
     Here x_i is the person's value of item i, and K̃_j is kernel j, centred by the mean similarity
     to popular items. The result is `whiten` · t, divided by its length, or by `_SHORTEST` if it is
-    shorter. `centre`, `level`, `distinct` and `whiten` are explained in `Commons`.
+    shorter. `Commons` explains `centre`, `level`, `distinct` and `whiten`.
     """
     squares = values**2
     pairs = float(values.sum()) ** 2 - float(squares.sum())
@@ -149,7 +146,7 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
     centre, level = np.asarray(told["centre"], np.float64), np.asarray(told["level"], np.float64)
     aligned = np.asarray(told["distinct"], np.float64).copy()
     products = np.zeros(len(kernels))
-    # A loop over parts of the items, so that a phone does not run out of memory.
+    # Some items at a time, so that a phone does not run out of memory.
     for part in np.array_split(np.arange(len(items)), -(-len(items) // AT_ONCE)):
         blocks = kernels.blocks(items[part], items)
         products += [values[part] @ block @ values for block in blocks]
@@ -162,7 +159,7 @@ def alignment_of(kernels: Kernels, told: Told, items: IntArray, values: F64) -> 
 
 
 def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> DeviceHalf:
-    """Return what devices compute for the alignments."""
+    """Return the device's half of the alignments."""
 
     def of_row(told: Told, row: SparseRows) -> F64:
         items, values = np.asarray(row.indices, np.int64), np.asarray(row.data, np.float64)
@@ -184,7 +181,7 @@ def alignment_device(layout: Layout, kernels: Kernels, dislike: float) -> Device
 
 
 def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
-    """Return the shapes and ranges of arrays that devices accept before they send alignments."""
+    """Return the rules by which devices check the server's arrays before the alignments."""
     return {
         "centre": Accepted(shape=(kernels, n_items), least=-4, most=4),
         "level": Accepted(shape=(kernels,), least=-4, most=4),
@@ -199,11 +196,14 @@ def alignment_accepts(kernels: int, n_items: int) -> dict[str, Accepted]:
 class Commons(NamedTuple):
     """The mean similarity of popular items by each kernel, computed from the first release alone.
 
-    Means are weighted by the popularity p. `centre` (kernels, n_items): the mean similarity of each
-    item to popular items. `level` (kernels,): the mean similarity of two popular items. `distinct`
-    (kernels,): the mean of the centred kernel K̃ over all pairs of popular items, minus its mean
-    over pairs of different items. `gram` (kernels, kernels): Σ p_i p_k K̃_j,ik K̃_l,ik over pairs
-    of different popular items i and k.
+    Means are weighted by the popularity p.
+
+    - `centre` (kernels, n_items): the mean similarity of each item to popular items.
+    - `level` (kernels,): the mean similarity of two popular items.
+    - `distinct` (kernels,): the mean of the centred kernel K̃ over all pairs of popular items,
+      minus its mean over pairs of different items.
+    - `gram` (kernels, kernels): Σ p_i p_k K̃_j,ik K̃_l,ik over pairs of different popular items i,
+      k.
     """
 
     centre: F64
@@ -214,7 +214,8 @@ class Commons(NamedTuple):
     def root(self, power: float) -> F64:
         """Return the matrix `gram` to a power, without its eigenvalues near 0.
 
-        If all popular items are equal by a kernel, the kernel's entries are only rounding errors.
+        Such an eigenvalue is a rounding error, for example of a kernel by which all popular items
+        are equal.
         """
         values, vectors = np.linalg.eigh(self.gram)
         usable = values > max(1e-9 * float(values[-1]), 1e-12)
@@ -232,7 +233,7 @@ class Commons(NamedTuple):
 
 
 def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons:
-    """Return the similarity of popular items. Popular means clearly above the noise (`_SURE`)."""
+    """Return the similarity of popular items: of those clearly above the noise (`_SURE`)."""
     order = np.argsort(-popularity, kind="stable")
     sure = popularity > _SURE * noise_scale
     if sure.sum() < 2:
@@ -267,8 +268,8 @@ def commons_of(kernels: Kernels, popularity: F64, noise_scale: float) -> Commons
 class Trust(NamedTuple):
     """The result of the alignments: how much features matter.
 
-    `weights` (kernels,) sum to 1, or are all 0. `trust` is 0 if features say nothing about which
-    items a person has, and at most 1.
+    `weights` (kernels,) sum to 1, or are all 0. `trust` is at most 1. It is 0 if features say
+    nothing about which items a person has.
     """
 
     weights: F64
@@ -278,8 +279,8 @@ class Trust(NamedTuple):
 def trust_of(published: F64, commons: Commons, people: float, noise_scale: float) -> Trust:
     """Return the trust and the kernels' weights, by non-negative least squares.
 
-    The trust is 0 if the fitted vector is no longer than the noise. It is near 1 if the vector is
-    much longer than the noise.
+    The trust is 0 if the fitted vector is no longer than the noise, and near 1 if it is much
+    longer.
     """
     mean = _SHORTEST * published / people
     half = commons.root(0.5)
@@ -299,9 +300,10 @@ def trust_of(published: F64, commons: Commons, people: float, noise_scale: float
 class Items(NamedTuple):
     """The m most popular items, computed from the first release alone.
 
-    `kept` (m,): the positions of the items. `popular` (m,): the popularity of the items, at least
-    1, divided by its mean `mean_count`. `common` (m,): the unit vector in the direction of
-    popularity. `common_length`: the length of this vector before it was scaled to 1.
+    - `kept` (m,): the positions of the items.
+    - `popular` (m,): the popularity of the items, at least 1, divided by its mean `mean_count`.
+    - `common` (m,): the unit vector in the direction of popularity.
+    - `common_length`: the length of this vector before it was scaled to 1.
     """
 
     kept: IntArray
@@ -330,8 +332,8 @@ def items_of(popularity: F64) -> Items:
 class Basis(NamedTuple):
     """The q directions of the moments, computed from earlier releases and from public features.
 
-    `vectors` (m, q): orthonormal directions over the m items. They have no component along
-    popularity. `strength` (q,): the expected variance of rows along each direction.
+    `vectors` (m, q) has orthonormal directions over the m items, without a component along
+    popularity. `strength` (q,) is the expected variance of rows along each direction.
     """
 
     items: Items
@@ -341,7 +343,7 @@ class Basis(NamedTuple):
     def told(self, *, popularity: bool = False) -> dict[str, Leaf]:
         """Return what the server sends: the items, and the matrix (m, q) that multiplies rows.
 
-        If `popularity` is true, the matrix is 0. Devices then contribute to popularity again.
+        If `popularity` is true, the matrix is 0, and devices contribute to popularity again.
         """
         weight = 0.0 if popularity else self.items.power[:, None]
         return {"kept": self.items.kept, "project": np.asarray(weight * self.vectors, np.float32)}
@@ -379,8 +381,7 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
     of the basis (`_NEGLIGIBLE`) becomes 0.
     """
     chosen = sp.csr_array(rows[:, kept])
-    # The scale of the basis does not matter. Its largest entry is made 1, so that no square of a
-    # projected row underflows to 0.
+    # The largest entry of the basis is made 1, so that no square of a projected row underflows.
     largest = float(np.abs(project).max(initial=0.0))
     inside = np.asarray(chosen @ (project / (largest or 1.0)), np.float64)
     lengths = np.linalg.norm(inside, axis=1)
@@ -393,9 +394,9 @@ def in_basis(rows: SparseRows, kept: IntArray, project: F64) -> F64:
 
 
 def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> DeviceHalf:
-    """Return what devices compute for the moments in the basis.
+    """Return the device's half of the moments in the basis.
 
-    If the basis that they receive is all zeros, devices contribute to `popularity` again.
+    If the basis is all zeros, devices contribute to `popularity` again.
     """
 
     def of_people(told: Told, people: Clients) -> F64:
@@ -421,10 +422,7 @@ def moments_device(layout: Layout, dislike: float, popularity: DeviceHalf) -> De
 
 
 def moments_accepts(n_items: int) -> dict[str, Accepted]:
-    """Return the shapes and ranges of arrays that devices accept before they send moments.
-
-    The basis may have at most as many directions as items.
-    """
+    """Return the rules by which devices check the server's arrays before the moments."""
     kept = min(n_items, MOST_ITEMS)
     return {
         "kept": Accepted(shape=(kept,), kind="whole", least=0, most=n_items - 1, distinct=True),
@@ -435,9 +433,8 @@ def moments_accepts(n_items: int) -> dict[str, Accepted]:
 def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
     """Return what the server sends if no feature matters: then moments are over m frequent items.
 
-    The frequent items are the first m of `items`. Each is a direction, without its component along
-    popularity. `project` (kept, m) is diag(power)(I - common commonᵀ). Its rows of other items are
-    0.
+    These are the first m of `items`. Each is a direction, without its component along popularity:
+    `project` (kept, m) is diag(power)(I - common commonᵀ), with zero rows for the other items.
     """
     m = len(frequent.kept)
     project = np.zeros((len(items.kept), m), np.float32)
@@ -451,8 +448,8 @@ def frequent_told(items: Items, frequent: Frequent) -> dict[str, Leaf]:
 class Learned(NamedTuple):
     """The part of the moments that is stronger than the noise.
 
-    `vectors` (q, d): d directions in the basis. `strength` (d,): their estimated eigenvalues.
-    `total`: the trace of the published moments.
+    `vectors` (q, d) has d directions in the basis, and `strength` (d,) their estimated eigenvalues.
+    `total` is the trace of the published moments.
     """
 
     vectors: F64
@@ -463,11 +460,9 @@ class Learned(NamedTuple):
 def learned_from(published: F64, directions: int, noise_scale: float) -> Learned:
     """Return the part of a published upper triangle that is stronger than the noise.
 
-    A matrix of noise alone, with standard deviation s, has eigenvalues up to edge = 2s√q. A
-    published eigenvalue v > edge corresponds to a true eigenvalue of about l = (v + √(v² -
-    edge²))/2. Its eigenvector keeps the share k = 1 - (edge/2l)² of the true direction. Each
-    direction is then estimated again, coordinate by coordinate, with a prior variance that
-    decreases along the basis (empirical Bayes).
+    For the edge, the true eigenvalue l and the share k of each eigenvector, see `solve.py:
+    denoised`. Each direction is then estimated again, coordinate by coordinate, with a prior
+    variance that decreases along the basis (empirical Bayes).
     """
     moments = mirrored(published, directions)
     edge = 2 * noise_scale * math.sqrt(directions)
@@ -493,13 +488,13 @@ def learned_from(published: F64, directions: int, noise_scale: float) -> Learned
 
 
 _MOST = 150
-"""The most directions that `learned_from` returns."""
+"""Upper limit for the directions that `learned_from` returns."""
 
 
 class Tower(NamedTuple):
     """The model: two vectors for each item, shape (n_items, width) each.
 
-    `inside` has the vectors of items in a person's history, `outside` those of items to be ranked.
+    `inside` is for items in a person's history, `outside` for items to be ranked.
     """
 
     inside: F64
@@ -521,10 +516,9 @@ def tower_of(
     A row is x = A h + noise with variance D. A has the basis vectors and `common` as columns, and
     the coefficients are h ~ N(0, C). The scores of a row are xᵀD⁻¹A (I + C AᵀD⁻¹A)⁻¹ C Aᵀ. The
     prior C is the sum of what was learned from moments and, weighted by the trust, the variance
-    that the kernels predict. C is larger if rows are longer. The length of a typical row is
-    estimated from popularity: each person adds a vector of length 1, whose entries sum to about the
-    length of her row. So the sum of popularity divided by `people` is about the mean length. Items
-    outside the basis get their vectors through the kernel.
+    that the kernels predict. C is larger if rows are longer. The mean length of a row is about the
+    sum of popularity divided by `people`: each person adds a vector of length 1, whose entries sum
+    to about the length of her row.
 
     If `widest` is given, vectors have at most this length: the top eigenvectors of the symmetric
     matrix (I + C AᵀD⁻¹A)⁻¹ C are kept. A is orthonormal, so this changes the scores the least.
@@ -578,13 +572,12 @@ def through_kernel(
     """Return the vectors of items outside the basis, from similar items in the basis (Nyström).
 
     The shape is (items, q + 1). With `turn` (q + 1, width), vectors are multiplied by it, and the
-    shape is (items, width). These items can be recommended. In a person's history they have no
-    effect, because recommendations were worse when they were used as inputs.
+    shape is (items, width). These items can be recommended. As inputs they made recommendations
+    worse, so they have no effect in a person's history.
 
-    Some directions get no weight: those whose strength is not above the part of each item alone.
-    The kernels add nothing in such a direction, so it says nothing about other items. The kernel
-    max(cosine, 0)² can have negative eigenvalues, so the strength may be near 0. A division by it
-    would give arbitrarily long vectors.
+    A direction gets no weight if its strength is not above the part of each item alone: the kernels
+    add nothing to it. Its strength may be near 0, because max(cosine, 0)² can have negative
+    eigenvalues, and a division by it would give arbitrarily long vectors.
     """
     known = basis.items
     alone = (1 - 0.7 * trust.trust) * (known.popular @ basis.vectors**2)
@@ -607,7 +600,7 @@ def through_kernel(
 
 _WEIGHTS, TRUST, _STRENGTH = "public/weights", "public/trust", "public/strength"
 _VECTORS = "public/vectors"
-"""The name of the basis among the parameters, in a large catalogue. In a small catalogue the items'
+"""The name of the basis among the parameters, in a large catalogue. In a small one, the items'
 vectors are the basis."""
 
 
@@ -618,10 +611,7 @@ class Public(NamedTuple):
     basis: Basis
 
     def params(self, n_items: int, *, large: bool = False) -> dict[str, Leaf]:
-        """Return the parameters that hold the trust and the basis.
-
-        In a small catalogue, the items' vectors hold the basis.
-        """
+        """Return the parameters that hold the trust and the basis."""
         basis = {_VECTORS: self.basis.vectors}
         if not large:
             vectors = np.zeros((n_items, len(self.basis.strength) + 1))
@@ -647,7 +637,7 @@ def public_start(kernels: Kernels, directions: int, n_items: int, *, large: bool
 
 
 def public_of(params: Mapping[str, Leaf]) -> Public:
-    """Return the trust and the basis that parameters hold. Popularity determines the items."""
+    """Return the trust and the basis that parameters hold; popularity determines the items."""
     weights, strength = (np.asarray(params[name], np.float64) for name in (_WEIGHTS, _STRENGTH))
     items = items_of(np.asarray(params[POPULARITY], np.float64))
     if _VECTORS in params:
@@ -677,7 +667,7 @@ def check_public(params: Mapping[str, Leaf], n_items: int, kernels: int) -> None
 def turn_of(public: Public, params: Mapping[str, Leaf]) -> F64 | None:
     """Return the matrix (q + 1, width) by which the basis was multiplied to get the items' vectors.
 
-    The result is None in a small catalogue, because the matrix is the identity there.
+    In a small catalogue, this matrix is the identity, and the result is None.
     """
     if _VECTORS not in params:
         return None

@@ -1,13 +1,17 @@
 """The recipes of PrivRec+: a linear model computed from two sums over people.
 
 The history model ("tower" in names) scores all items by a person's row: the vector of her likes,
-dislikes and features. Each participant contributes to two sums. The first counts how popular each
-item is, the second counts which items occur together (`sums.py`). The server computes the model
-from these sums in closed form (`solve.py`). Under noise, if items have public features, there is a
-small sum between the two. The server computes from it which features matter (`public.py`). For a
-large catalogue, several rounds of a subspace iteration replace the second sum (`subspace.py`).
-Rounds of gradient training may follow (`softmax.py`). Under noise, each sum and each round is one
-release: one noised publication that costs privacy budget.
+dislikes and features. The first sum is the popularity of each item; the second says which items
+occur together (`sums.py`). The server computes the model from these sums in closed form
+(`solve.py`). Variants:
+
+- Under noise, if items have public features, a small sum between the two says which features matter
+  (`public.py`).
+- For a large catalogue, rounds of a subspace iteration replace the second sum (`subspace.py`).
+- Rounds of gradient training may follow (`softmax.py`).
+
+Under noise, each sum and each round is one release: one noised publication that costs privacy
+budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -116,7 +120,7 @@ from privrec.simulate.cost import DeviceCost, milliseconds, usual_person
 from privrec.types import Array, Params
 
 POPULAR, MOMENTS = "popularity", "moments"
-"""The names of the first two stages."""
+"""The names of the stage of the first sum, and of the stage that sums moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,7 +136,6 @@ class _Task:
 
     @property
     def in_subspace(self) -> bool:
-        """Whether the history model is computed by subspace iteration."""
         return in_subspace(self.settings, self.federation.n_items)
 
     @property
@@ -142,7 +145,6 @@ class _Task:
 
     @property
     def hop(self) -> Hop | None:
-        """The settings of the pair scores (`hop.py`), or None if the model has none."""
         return hop_of(self.settings, self.federation.n_items)
 
     @property
@@ -152,7 +154,7 @@ class _Task:
         return exact if exact and exact.second_opinion else None
 
     def kept(self, before: Params | None) -> dict[str, Array]:
-        """Return the parameters of the phase before, plus initial values for missing parameters."""
+        """Return the parameters of the phase before, with initial values for missing parameters."""
         dislikes = self.settings.dislike_input > 0
         start = blank(self.layout, rank=self.rank, dislikes=dislikes)
         start[POPULARITY] = np.zeros(self.layout.n_items, np.float32)
@@ -195,7 +197,7 @@ class _Task:
     def in_basis(self, phase: Phase, rows: int, width: int, number_bytes: int) -> Phase:
         """Return a phase of a subspace iteration with its cost and the arrays that devices accept.
 
-        The basis has the shape (rows, width). Each number that a device sends has `number_bytes`.
+        The basis has the shape (rows, width). A device sends numbers of `number_bytes` bytes.
         """
         per_entry = number_bytes * width
 
@@ -212,13 +214,12 @@ class _Task:
         return replace(phase, device=replace(phase.device, cost=cost), accepts=accepts)
 
     def cost(self, what: str, down: int, pairs: bool, params: Params) -> DeviceCost:
-        """Return what a contribution to a sum costs one device, in bytes, operations and time."""
         person = self.federation.take(usual_person(self.federation, self.split.train))
         entries = rows_of(person, self.layout).nnz
         return DeviceCost(
             what=what,
             bytes_down=down,
-            # A position and a weight per entry. The trusted server computes the products.
+            # A position and a weight per entry, from which a trusted server computes the products.
             bytes_up=8 * entries,
             multiply_adds=entries * (entries + 1) // 2 if pairs else 2 * entries,
             milliseconds=milliseconds(lambda: rows_of(person, self.layout)),
@@ -275,8 +276,7 @@ def _public_stages(of: Task[SumsSettings], layout: Layout, kernels: Kernels) -> 
 def _alignments_phase(task: _Task, kernels: Kernels, budget: PublicBudget) -> Phase:
     """Return the phase of the alignments: they say which features of items matter.
 
-    The server then computes the basis of the moments. If the run has no moments, it computes the
-    final model.
+    The server then computes the basis of the moments or, in a run without moments, the final model.
     """
     scale, noise = (
         aggregator.noise_scale(BOUND) for aggregator in (budget.popularity, budget.alignments)
@@ -314,9 +314,9 @@ def _public_moments_phase(
 ) -> Phase:
     """Return the phase of the third release. What it sums depends on the trust in features.
 
-    With many people, it sums the moments of rows in the basis if the trust is above 0. With a
-    medium number of people (`spending_of`), it sums popularity again if the trust is at least
-    `least_trust`. In all other cases it sums the moments over frequent items, as without features.
+    With many people, it sums the moments in the basis if the trust is above 0. With a medium number
+    of people (`spending_of`), it sums popularity again if the trust is at least `least_trust`. In
+    all other cases it sums the moments over frequent items, as without features.
     """
     directions, noise = budget.directions, aggregator.noise_scale(BOUND)
     first_noise = budget.popularity.noise_scale(BOUND)
@@ -347,7 +347,7 @@ def _public_moments_phase(
         both = _popularity(state) / first_noise**2 + second / noise**2
         popularity = both / (1 / first_noise**2 + 1 / noise**2)
         state = _state_with_params(state, {POPULARITY: popularity})
-        popularity = _popularity(state)  # The values after rounding to 32 bits.
+        popularity = _popularity(state)  # As rounded to 32 bits.
         basis = basis_of(popularity, kernels, public.trust, directions)
         return _with_tower(task, kernels, budget, state, Public(public.trust, basis), None)
 
@@ -374,7 +374,6 @@ def _with_tower(
     public: Public,
     learned: Learned | None,
 ) -> ServerState:
-    """Return the state with the history model in its parameters."""
     popularity = _popularity(state)
     people = budget.popularity.release.sampling.cohort
     basis, trust, widest = public.basis, public.trust, budget.widest
@@ -394,7 +393,6 @@ def _with_tower(
 
 
 def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the phase whose sum gives the history model."""
     settings, exact = task.settings, without_noise(task.settings)
     if task.in_subspace:
         work = partial(subspace_work, settings, task.layout, task.rank)
@@ -409,7 +407,6 @@ def _history_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _second_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator, first: int) -> Phase:
-    """Return the phase that trains the second model (`sweeps.py`)."""
     layout = task.layout
     phase = sweeps_phase(
         layout,
@@ -460,7 +457,6 @@ def _exact_subspace(task: _Task, settings: PlusSettings, aggregator: Aggregator)
 
 
 def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -> Phase:
-    """Return the phase of the sum over pairs of items (`hop.py`)."""
     layout = task.layout
 
     def absorb(state: ServerState, published: Published) -> ServerState:
@@ -482,11 +478,9 @@ def _pairs_phase(task: _Task, hop: Hop, aggregator: Aggregator, *, first: int) -
 
 
 def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
-    """Return the phase of the first sum: how popular each item is."""
-
     def absorb(state: ServerState, published: Published) -> ServerState:
         found = published.update[POPULARITY]
-        # If the budget ends after this phase, the model can still rank by popularity.
+        # With this bias, the model can rank even if the budget ends after this phase.
         bias = bias_of(np.asarray(found), np.zeros(0, np.int64))
         new: dict[str, npt.ArrayLike] = {POPULARITY: found, BIAS: bias}
         if task.exact_subspace:
@@ -509,7 +503,7 @@ def _popularity_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _exact_phase(task: _Task, settings: PlusSettings, aggregator: Aggregator) -> Phase:
-    """Return the phase of the second sum without noise: the sum of row·rowᵀ over people."""
+    """Return the phase of the sum of row·rowᵀ over people, without noise."""
     how, layout, most = regression_of(settings), task.layout, settings.history_items
 
     def tell(state: ServerState) -> Told:
@@ -537,7 +531,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
     """Return the phase of the second sum under noise (`sums.py: taste_moments`)."""
     layout, most, scale = task.layout, task.settings.history_items, aggregator.noise_scale(BOUND)
     device = taste_device(layout, task.settings.dislike_input)
-    # A phone receives the positions of the items and their weights.
+    # A phone receives a position and a weight for each item.
     cost = partial(task.cost, "moments round", 8 * min(layout.n_items, most), True)
     return task.phase(
         MOMENTS,
@@ -551,7 +545,7 @@ def _noisy_phase(task: _Task, aggregator: Aggregator) -> Phase:
 
 
 def _frequent(task: _Task, state: ServerState, noise_scale: float) -> Frequent:
-    """Return the frequent items: the moments are over these items if no features are used."""
+    """Return the frequent items, over which moments are summed if no features are used."""
     popularity, most = _popularity(state), task.settings.history_items
     most = min(most, MOST_ITEMS) if task.public_start else most
     return Frequent.of(popularity, frequent(popularity, noise_scale=noise_scale, most=most))
@@ -570,7 +564,7 @@ def _with_noisy_tower(
         rank=task.rank,
         noise_scale=noise_scale,
     )
-    # Features did not determine these directions. So new items cannot get vectors from the kernels.
+    # No features determined these directions, so kernels cannot give vectors to new items.
     trust = {TRUST: np.zeros(())} if task.public_start else {}
     ranked = bias_of(_popularity(state), items.kept)
     return _state_with_params(state, {**tower, **trust, BIAS: ranked})
@@ -588,7 +582,7 @@ def _state_with_params(state: ServerState, found: Mapping[str, npt.ArrayLike]) -
 def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
     """Return a scorer that ranks items with the history model.
 
-    If `adapted` is false, the scorer ignores the person's likes and dislikes.
+    If not `adapted`, the scorer ignores the person's likes and dislikes.
     """
     tower = {name: np.asarray(array) for name, array in params.items()}
     if LIKES not in tower:
@@ -598,7 +592,7 @@ def by_history(layout: Layout, params: Params, *, adapted: bool) -> Scorer:
 
 
 def plus_plan(task: Task[SumsSettings]) -> Plan:
-    """Return the plan of a run: its stages, and the scorer that ranks with the trained model."""
+    """Return the plan of a run."""
     layout = layout_for(task.settings, task.federation.catalogue)
     return Plan(
         task=task,
@@ -615,7 +609,7 @@ def plus_path(task: Task[SumsSettings], stages: Sequence[Stage]) -> tuple[str, .
     return path_of(task, stages, kernels, subspace=in_subspace(settings, catalogue.n_items))
 
 
-# All training people contribute to the sums, unless `stage1_cohort` is smaller than their number.
+# With this `stage1_cohort`, all training people contribute to the sums.
 _VALUES: Mapping[str, Any] = {
     "stage1_cohort": 10**9,
     "sampling": "fixed",
@@ -640,8 +634,8 @@ PRIVREC_PLUS = Recipe(
         keys=KEYS, usual=usual, find=partial(find, plus_plan), ahead=partial(ahead, plus_plan)
     ),
     presets={
-        # These settings were chosen earlier. With 2 % validation people, the training curve is
-        # visible. They are too few to choose the best round, so `patience` is 0.
+        # 2 % validation people show the training curve, but are too few to choose the best round.
+        # So `patience` is 0.
         "movielens-1m": {
             "rounds": 0,
             "second_opinion": 3.0,
@@ -661,8 +655,7 @@ PRIVREC_PLUS = Recipe(
         },
     },
 )
-# There are no training rounds, because the noise on a few hundred thousand weights does more harm
-# than the rounds do good.
+# There are no training rounds: noise on a few hundred thousand weights does more harm than good.
 DP_PRIVREC_PLUS = replace(
     PRIVREC_PLUS,
     summary="as privrec-plus, but from a few sums with noise: differential privacy for each person",

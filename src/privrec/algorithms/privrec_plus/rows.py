@@ -1,11 +1,7 @@
 """The rows of many people as a sparse matrix, and sums over people of row and of row·rowᵀ.
 
-A row is the vector of one person's likes, dislikes and features (`Layout`). Each person adds one
-contribution to a sum. Under noise, each contribution is scaled to an L2 norm of 1. The norm of the
-upper triangle of row·rowᵀ has a closed form, so the triangle itself is never built.
-
-The weights of columns and items are also here: `Regression` and `Hop` without noise, `Frequent`
-under noise.
+A row is the vector of one person's likes, dislikes and features (`Layout`). The weights of columns
+and items are also here: `Regression` and `Hop` without noise, `Frequent` under noise.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,8 +32,8 @@ Matrix = npt.NDArray[np.floating]
 Parts = Iterable[tuple[SparseRows, F64]]
 """The rows of some people and the weight of each, a few hundred people at a time."""
 
-# One multiplication in a sparse product is assumed to take as long as 2000 in a dense product.
-# Chosen by hand; not measured.
+# The assumed time of one multiplication in a sparse product, relative to a dense product. Chosen by
+# hand; not measured.
 _DENSE = 2000
 SUBSPACE = "subspace"
 """The name of the phase of a subspace iteration."""
@@ -45,12 +41,11 @@ BASIS, SCALE = "basis", "scale"
 """The names of the arrays that the server sends in a subspace iteration: the basis Q (columns, d),
 and the weight of each column of a row (columns,)."""
 LARGEST = 1000
-"""A person with more likes than this adds no pairs, because she would add a million pairs or more.
-Chosen by hand."""
+"""A person with more likes adds no pairs: she would add a million or more. Chosen by hand."""
 AT_ONCE_PAIRS = 2**24
 """The number of pairs of items that are processed at a time. It bounds the memory."""
 _ITEM_POWER = 0.25
-"""Under noise, the weight of an item in a row is its popularity to the power of minus this."""
+"""Under noise, an item's weight in a row is its popularity to the power of minus this number."""
 
 
 def sum_of_rows(parts: Parts, size: int) -> F64:
@@ -77,10 +72,9 @@ def row_lengths(rows: SparseRows) -> F64:
 
 
 def triangle_lengths(rows: SparseRows) -> F64:
-    """Return the L2 norm of the upper triangle (with diagonal) of each person's row·rowᵀ.
+    """Return the L2 norm of the upper triangle (with diagonal) of row·rowᵀ, shape (people,).
 
-    The shape is (people,). The norm of a row r follows from
-    Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2.
+    The triangle itself is not built: Σ_{i<=j} (r_i r_j)² = (‖r‖⁴ + Σ r_i⁴) / 2 for a row r.
     """
     squares = rows.multiply(rows)
     total = np.asarray(squares.sum(1), np.float64)
@@ -89,7 +83,7 @@ def triangle_lengths(rows: SparseRows) -> F64:
 
 
 def to_length_one(lengths: F64) -> F64:
-    """Return the weights that scale contributions to norm 1. A norm of 0 gets the weight 0."""
+    """Return the weights that scale contributions to norm 1; a norm of 0 gets the weight 0."""
     return np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1.0), 0.0)
 
 
@@ -145,8 +139,7 @@ def activity_weights(rows: SparseRows, layout: Layout, power: float) -> F64:
 def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> TableScorer:
     """Return a scorer that ranks items with the history model, from the data on the device.
 
-    A person's own likes rank first. If `adapted` is false, likes and dislikes are ignored. People
-    with the same features then get the same list.
+    A person's own likes rank first. If not `adapted`, likes and dislikes are ignored.
     """
     score_rows, recency = row_scorer(tower, layout), recency_of(tower)
 
@@ -159,12 +152,12 @@ def history_scorer(tower: Arrays, layout: Layout, *, adapted: bool = True) -> Ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """Settings of the regression that predicts likes from rows: column weights and ridge.
+    """The settings of the regression that predicts likes from rows: column weights and ridge.
 
-    `dislike`, `feature` and `context` are weights of columns. `dislike_target` is the target of a
-    disliked item. A liked item has target 1. The target of a disliked item may be above 0 because
-    the person chose the item before she rated it. A person with n likes has the weight
-    n^-`activity`. If `activity` were 0, people with many likes would dominate.
+    `dislike`, `feature` and `context` are weights of columns. A liked item has the target 1 and a
+    disliked item `dislike_target`, which may be above 0 because the person chose the item before
+    she rated it. A person with n likes has the weight n^-`activity`, so that people with many likes
+    do not dominate.
     """
 
     dislike: float
@@ -200,9 +193,9 @@ def columns_of(layout: Layout, kept: IntArray, how: Regression) -> IntArray:
 class Frequent:
     """The m frequent items, over which moments are summed under noise, and their weights.
 
-    All are computed from the noised popularity alone. `kept` (m,): the positions of the items.
-    `power` (m,): the weight of each item, smaller for popular items. `common` (m,): the unit vector
-    in the direction of popularity.
+    All are computed from the noised popularity alone. `kept` (m,) has the positions of the items,
+    `power` (m,) their weights, smaller for popular items, and `common` (m,) the unit vector in the
+    direction of popularity.
     """
 
     kept: IntArray
@@ -224,7 +217,7 @@ class Frequent:
 
     @staticmethod
     def accepts(n_items: int, most: int) -> dict[str, Accepted]:
-        """Return the shapes and ranges that a device accepts. There are at most `most` items."""
+        """Return the rules by which a device checks these arrays of at most `most` items."""
         return {
             "kept": positions(n_items, most),
             "power": weights((None,)),
@@ -238,7 +231,7 @@ class Frequent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """Settings of the pair scores (`hop.py`), see `PlusSettings`.
+    """The settings of the pair scores (`hop.py`), see `PlusSettings`.
 
     A person with n likes has the weight n^-`activity`.
     """

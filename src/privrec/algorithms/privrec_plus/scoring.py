@@ -1,12 +1,12 @@
 """A person's data as one row of numbers, and how the model computes item scores from a row.
 
-The module needs only numpy, so that it runs on a phone. The history model computes
+The module runs on phones, so it needs only numpy. The history model computes
 
     h = Σ like_i + Σ dislike_i + Σ feature vectors,   score_v = h · out_v
 
-The parameters `history/…` have a vector for each column of a row. `items/out` has a vector for each
-item v. If vectors are as long as the catalogue, `items/out` is absent and h has the scores.
-If the model has trained rounds (`softmax.py`), these scores are replaced by
+The parameters `history/…` have a vector for each column of a row, and `items/out` for each item v.
+If vectors are as long as the catalogue, `items/out` is absent and h has the scores. If the model
+has trained rounds (`softmax.py`), these scores are replaced by
 
     logit_v = a · log(max(score_v, 0) + floor) + tanh(h') · out'_v + bias'_v,
     h' = Σ row_c · vector_c / √(1 + items in the row)
@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def item_columns(self) -> int:
-        """The number of columns for likes and dislikes. These columns come first."""
+        """The number of columns for likes and dislikes; these columns come first."""
         return sum(self._item_blocks.values())
 
     @property
@@ -105,19 +105,19 @@ FREQUENCY = "columns/frequency"
 """The frequency of each column: Σ w·row² over people with weights w. It is published with the
 popularity if a subspace iteration follows."""
 MEAN_WEIGHT = "columns/mean-weight"
-"""The mean over people of the weight w, from the same phase."""
+"""The mean over people of the weight w, published in the same phase."""
 HOP_ITEMS, HOP_VALUES, HOP_WEIGHT = "hop/items", "hop/values", "hop/weight"
 """The pair scores (`hop.py`): the positions of each item's neighbours, and what a like of the item
 adds to the scores of these neighbours, shape (n_items, neighbours) each. `HOP_WEIGHT` is the weight
-of the pair scores in the sum with the scores from vectors."""
+of the pair scores in the final score."""
 _MOST_ITEMS = 2**24
-"""Positions of items are stored as float32, which is exact for whole numbers below this."""
+"""Positions of items are stored as float32, which is exact for whole numbers below this limit."""
 RECENCY = "device/recency"
-"""The extra weight of a person's last like. It halves with every `_HALVED` lines after that
-like."""
+"""The extra weight of a person's last like. It halves with every `_HALVED` lines after a like."""
 _HALVED = 3.0
 FLOOR = 0.01
-"""Is added to closed-form scores so that their logarithm is finite. Chosen by hand; not tuned."""
+"""This number is added to closed-form scores so that their logarithm is finite. Chosen by hand; not
+tuned."""
 
 
 class Forward(NamedTuple):
@@ -142,7 +142,7 @@ def learned_of(params: Mapping[str, Leaf]) -> dict[str, Leaf]:
 def forward(
     params: Mapping[str, Leaf], layout: Layout, row: Leaf, score: Leaf, xp: Any = np
 ) -> Forward:
-    """Return the logits for people's rows and closed-form scores. `xp` is numpy or jax.numpy."""
+    """Return the logits for people's rows and closed-form scores; `xp` is numpy or jax.numpy."""
     vectors = xp.concatenate([params[name] for name in learned_names(layout)])
     items = row[:, : layout.item_columns].sum(1)[:, None]
     root = xp.sqrt(1 + items)
@@ -239,9 +239,9 @@ def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[
 
 
 def input_columns(params: Mapping[str, Leaf], layout: Layout) -> int:
-    """Return the number of item columns that the second model reads.
+    """Return the number of item columns that the second model reads: the first columns of a row.
 
-    These columns come first. Dislikes are included if the history model has vectors for dislikes.
+    Dislikes are included if the history model has vectors for dislikes.
     """
     return layout.item_columns if DISLIKES in params else layout.n_items
 
@@ -256,7 +256,7 @@ def row_scorer(tower: Arrays, layout: Layout) -> Callable[[Leaf], F32]:
 
     def score(rows: Leaf) -> F32:
         scores = simple(rows)
-        # The trained part needs items in the row. People without items get closed-form scores.
+        # The trained part needs items in the row; people without items keep closed-form scores.
         some = np.flatnonzero(rows[:, : layout.item_columns].sum(1))
         if on_top and len(some):
             scores[some] = forward(on_top, layout, rows[some], scores[some]).logits
@@ -287,12 +287,12 @@ def recency_of(params: Mapping[str, Leaf]) -> float:
 
 
 def entries_of(clients: Clients, layout: Layout, recency: float = 0.0) -> Entries:
-    """Return the entries of people's rows. `recency` is the extra weight of the last like."""
+    """Return the entries of people's rows; `recency` is the extra weight of the last like."""
     width, people = layout.item_columns, np.arange(len(clients))
     places = clients.owner * width + np.where(clients.liked, 0, layout.n_items) + clients.item
     counted = np.flatnonzero(clients.liked | layout.dislikes)
     if recency:
-        # If an item occurs in several lines, its last line counts.
+        # If an item occurs in several lines, its last line determines the weight.
         places, found = np.unique(places[counted][::-1], return_index=True)
         weights = _recent(clients, counted[::-1][found], recency)
     else:
@@ -328,7 +328,7 @@ def dense_rows(clients: Clients, layout: Layout, recency: float = 0.0) -> F32:
 
 
 def _summed(bag: Bag, owner: IntArray, n_values: int) -> Entries:
-    """Return the sums of the bag's weights by owner and value. Sums of 0 are left out."""
+    """Return the sums of the bag's weights by owner and value, without sums of 0."""
     width = bag.codes.shape[1]
     places = np.repeat(owner, width) * n_values + np.ravel(bag.codes)
     distinct, inverse = np.unique(places, return_inverse=True)

@@ -9,8 +9,7 @@ from privrec.algorithms.settings import FederatedSettings
 from privrec.settings import Count, Positive, Share, Size, Weight
 
 TOGETHER = 128
-"""The number of clients in one compiled call of the training rounds. Chosen by hand; not
-measured."""
+"""The number of clients in one compiled call of training rounds. Chosen by hand; not measured."""
 
 
 def _no_tiny_weight(weight: float) -> float:
@@ -21,19 +20,19 @@ def _no_tiny_weight(weight: float) -> float:
 
 
 class SumsSettings(FederatedSettings):
-    """Settings of PrivRec+ that runs with and without noise share."""
+    """The settings of PrivRec+ that runs with and without noise share."""
 
     stage1_cohort: Size = 10**9
-    """People in each of the two sums. A number above the number of people means everybody."""
+    """People in each sum; a number above the number of people means everybody."""
     stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of epsilon for the two sums. Without training rounds, the sums get all of epsilon."""
+    """Share of epsilon for the sums. Without training rounds, the sums get all of epsilon."""
 
     history: Literal["auto", "closed-form", "subspace"] = "auto"
-    """How the history model is computed. closed-form: from one sum, a matrix over items. subspace:
-    in some rounds, without such a matrix, for large catalogues. auto: subspace if there are more
-    items than `history_items`, else closed-form."""
+    """How the history model is computed: closed-form (from one sum, a matrix over items), subspace
+    (in some rounds without such a matrix, for large catalogues), or auto (subspace if there are
+    more items than `history_items`)."""
     history_items: Size = 8000
-    """How many of the most popular items get a vector. All other items are ranked after these, by
+    """The number of popular items that get a vector; all other items rank after these, by
     popularity."""
     dislike_input: Annotated[Weight, AfterValidator(_no_tiny_weight)] = 0.5
     """Weight of a disliked item in a person's history; a liked item has weight 1."""
@@ -47,10 +46,11 @@ class SumsSettings(FederatedSettings):
 
 
 class PlusSettings(SumsSettings):
-    """Settings without noise: a regression on all columns of a person's row."""
+    """The settings without noise: a regression on all columns of a person's row."""
 
     subspace_rank: Size = 512
-    """Length of the history model's vectors in a subspace. More is better and costs more."""
+    """Length of the history model's vectors in a subspace. Longer vectors rank better and cost
+    more."""
     subspace_rounds: Size = 6
     """Rounds of the subspace iteration."""
     subspace_power: Weight = 0.35
@@ -60,13 +60,13 @@ class PlusSettings(SumsSettings):
     """In a subspace, an item's score is divided by its frequency to this power."""
 
     history_rank: Count = 128
-    """Length of the history model's vectors. 0 means the size of the catalogue, which makes the
-    largest model. Not used in a subspace."""
+    """Length of the history model's vectors, if not in a subspace. 0 means the size of the
+    catalogue, which makes the largest model."""
     history_l2: Positive = 50.0
     """Ridge on every column of a person's history, in units of people."""
     history_dropout: Share = 0.7
-    """Dropout probability of each column (EDLAE): a ridge that grows with the column's
-    frequency."""
+    """Dropout probability of each column (EDLAE), which acts as a ridge that grows with the
+    column's frequency."""
     activity_power: Weight = 0.5
     """A person with n likes has the weight n^-`activity_power` in the history model's sums."""
     dislike_target: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -74,13 +74,13 @@ class PlusSettings(SumsSettings):
     feature_input: Weight = 0.2
     """Weight of a person's features; a liked item has weight 1."""
     context_input: Weight = 0.5
-    """Weight of the shares of contexts in a person's lines; a liked item has weight 1."""
+    """Weight of the share of a person's lines with a context; a liked item has weight 1."""
 
     hop_weight: Weight = 0.0
-    """In a subspace, the weight of pair scores: how many people have an item together with a liked
-    item. They are added to the scores from vectors. 0 leaves them out. Not for a federation."""
+    """In a subspace, the weight of pair scores, by which an item scores high if many people have it
+    together with the person's likes. 0 leaves them out. Not for a federation."""
     hop_items: Size = 200
-    """With `hop_weight`, how many neighbours each item keeps: those with the largest pair
+    """With `hop_weight`, the number of neighbours that each item keeps: those with the largest pair
     scores."""
     hop_people: Size = 3
     """With `hop_weight`, a pair of items is kept if at least this many people have it."""
@@ -88,11 +88,11 @@ class PlusSettings(SumsSettings):
     """In a ranking, a person's last like has the weight 1 + `recency`. The addition halves with
     every 3 lines after a like."""
     choose: bool = True
-    """Whether settings that are not given are chosen automatically, before a simulated training
-    without noise. The choice holds out people or lines of the training data (docs/results.md)."""
+    """Whether settings that are not given are chosen before a simulated training without noise. The
+    choice holds out people or lines of the training data (docs/results.md)."""
     second_opinion: Weight = 0.0
-    """Weight of a second model, whose scores are added: implicit alternating least squares, from
-    more sums over people. 0 leaves it out."""
+    """Weight of the scores of a second model: implicit alternating least squares, from more sums
+    over people. 0 leaves it out."""
     second_rank: Size = 128
     """Length of the second model's vectors."""
     second_sweeps: Size = 4
@@ -103,9 +103,9 @@ _EXACT = frozenset(PlusSettings.model_fields) - frozenset(SumsSettings.model_fie
 
 
 class NoisedPlusSettings(SumsSettings):
-    """Settings under noise: all people have the same weight, and features are no input columns."""
+    """The settings under noise: all people have the same weight; features are no input columns."""
 
-    patience: ClassVar[int] = 0  # type: ignore[misc]  # Under noise no state is chosen by looks.
+    patience: ClassVar[int] = 0  # type: ignore[misc]  # Under noise, the last state is kept.
     retired: ClassVar[frozenset[str]] = _EXACT | {"patience"}
 
     mechanism: Literal["gaussian"] = "gaussian"

@@ -1,10 +1,10 @@
 """PrivRec+'s last phase: rounds of federated gradient training after the closed form.
 
-A client hides about half of its lines and takes one gradient step. The loss is the mean of
--log softmax over the hidden likes. The softmax excludes the items in the other half of the lines.
-The gradient is written by hand. Every part of the gradient is an outer product. So the norm of a
-client's gradient is computed without building the gradient, and a cohort's clipped sum is two
-matrix products.
+A client hides about half of its lines and takes one gradient step. The loss is the mean of -log
+softmax over the hidden likes. The softmax excludes the items in the other half of the lines. The
+gradient is written by hand, and every part of it is an outer product. So the norm of a client's
+gradient is computed without building the gradient, and a cohort's clipped sum is two matrix
+products.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -44,10 +44,10 @@ from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Key, Leaf, Params
 
 _TRUST = 2.0
-"""The initial weight of the closed form's log score in the logits. The rounds then train the
-weight. Chosen by hand: a start with a smaller weight made the ranking worse (docs/results.md)."""
+"""The initial weight of the closed form's log score in the logits, which the rounds then train.
+Chosen by hand: a smaller weight made the ranking worse (docs/results.md)."""
 _HIDDEN_ITEM = -1e9
-"""The logit of an item that the softmax excludes. The item's softmax is then 0 in float32."""
+"""The logit of an item that the softmax excludes; its softmax is then 0 in float32."""
 
 
 class Histories(NamedTuple):
@@ -145,7 +145,7 @@ def _squares(values: Leaf) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Devices:
-    """What a device computes: it hides about half of its lines and takes one gradient step."""
+    """The device's half: it hides about half of its lines and takes one gradient step."""
 
     settings: SumsSettings
     layout: Layout
@@ -153,13 +153,11 @@ class _Devices:
     def packed(
         self, told: Told, cohort: Cohort, round_index: int, size: int
     ) -> Iterator[Histories]:
-        """Yield the arrays of a cohort's people, `size` people at a time."""
         score = self._scorer(told)
         for people in cohort.parts(size):
             yield self._halves(people, round_index, score, size)
 
     def contribute(self, told: Told, person: Clients, round_index: int) -> Contribution:
-        """Return one person's update: one gradient step on her hidden likes."""
         batch = self._halves(person, round_index, self._scorer(told), 1)
         step = _compiled(self.layout)(learned_of(told), batch=batch, clip_norm=np.float32(np.inf))
         update = {name: np.asarray(leaf) for name, leaf in step.update.items()}
@@ -214,8 +212,7 @@ def softmax_phase(
     """Return the phase of the training rounds.
 
     `kept(before)` returns the parameters of the closed form. In a round, each client of the cohort
-    takes one gradient step on its hidden likes. The server's optimizer takes a step along the mean
-    update.
+    takes one gradient step, and the server's optimizer takes a step along the mean update.
     """
     chosen = server_optimizer(settings.server_optimizer, settings.server_lr)
     optimizer = decayed(chosen, settings.weight_decay)
@@ -292,7 +289,7 @@ def _summed(
     batches: list[Histories],
     clip_norm: float,
 ) -> CohortTotal:
-    """Return the sum over all batches. The batches run in parallel on the processor's cores."""
+    """Return the sum over all batches, which run in parallel on the processor's cores."""
     bound = np.float32(clip_norm)
 
     def local(params: Params, _: object, batch: Histories) -> CohortTotal:
@@ -300,8 +297,7 @@ def _summed(
 
     parts = map_clients(local, learned, {}, batches)
     home = jax.local_devices()[0]
-    # Each array in the sum costs three JAX calls per round. So only the arrays that the batches
-    # filled are added.
+    # Each array in the sum costs three JAX calls per round, so only filled arrays are added.
     update, loss, clipped, dropped = jax.tree.map(
         lambda *leaves: sum(jax.device_put(leaves, home)),
         *[(part.update, part.loss, part.clipped, part.dropped) for part in parts],
@@ -315,7 +311,6 @@ def _told(params: Params) -> Params:
 
 
 def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettings) -> DeviceCost:
-    """Return what one round costs one device, in bytes, operations and time."""
     size, n = settings.embedding_size, layout.n_items
     entries = int((batch.row > 0).sum())
     learned, width = learned_of(params), params[LIKES].shape[1]
@@ -337,7 +332,7 @@ def _cost(params: Params, layout: Layout, batch: Histories, settings: SumsSettin
 def _nobody(layout: Layout) -> Histories:
     """Return the data of an empty cohort, which Poisson sampling may draw.
 
-    Its sum is 0, and noise is added to the sum.
+    Its sum is 0, to which noise is added.
     """
     none: npt.NDArray[np.float32] = np.zeros((TOGETHER, layout.n_items), np.float32)
     return Histories(np.zeros((TOGETHER, layout.size), np.float32), none, none)

@@ -1,7 +1,4 @@
-"""What the server computes from the two sums: the choice of items, and the history model.
-
-The model is computed in closed form, from exact sums or from noised sums.
-"""
+"""The server's computation: from exact or noised sums to the history model, in closed form."""
 
 import math
 from collections.abc import Mapping
@@ -21,14 +18,14 @@ Matrix = npt.NDArray[np.floating]
 
 
 _RIDGE = 6.0
-"""The smallest ridge under noise, relative to the mean of the diagonal. Without this ridge and with
-little noise, each item would be predicted from itself alone. Chosen among 0.5, 4, 6 and 8 on
-validation people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40."""
+"""The smallest ridge under noise, relative to the mean of the diagonal. Without it and with little
+noise, each item would be predicted from itself alone. Chosen among 0.5, 4, 6 and 8 on validation
+people of MovieLens-1M and Frappe, seeds 0 and 1, epsilon 2, 8 and 40."""
 
 
 _LEAST_SHARE = 1e-6
-"""The smallest ridge within a subspace, as a share of the largest eigenvalue. This ridge keeps the
-matrix invertible."""
+"""The smallest ridge within a subspace, as a share of the largest eigenvalue. It keeps the matrix
+invertible."""
 _AT_ONCE, _ROWS = 1024, 8192
 """`_AT_ONCE` items are solved at a time, and `_ROWS` rows are multiplied at a time. Both numbers
 bound the memory."""
@@ -48,10 +45,10 @@ def regression(squares: F32, *, n_items: int, l2: float, dropout: float, also: f
     """Return B, shape (columns, n_items): the score of item j is row @ B[:, j].
 
     B minimises Σ w‖target - row·B‖² + Σ_i r_i‖B_i‖² with B_jj = 0. The first sum is over people
-    with weights w. The ridge is r_i = l2 + squares_ii·p/(1 - p), with p = `dropout`. The second
-    term of the ridge has the same effect as dropping each input column with probability p (EDLAE,
-    Steck 2020). `squares` is Σ w·row·rowᵀ and is overwritten. The target of item j is column j plus
-    `also` times column n_items + j.
+    with weights w. The ridge is r_i = l2 + squares_ii·p/(1 - p), with p = `dropout`. Its second
+    term has the same effect as dropping each input column with probability p (EDLAE, Steck 2020).
+    `squares` is Σ w·row·rowᵀ and is overwritten. The target of item j is column j plus `also` times
+    column n_items + j.
 
     With P = (squares + diag r)⁻¹, P·squares = I - P·diag(r). So no matrix product is needed.
     """
@@ -77,8 +74,8 @@ def regression(squares: F32, *, n_items: int, l2: float, dropout: float, also: f
 def truncated(weights: F32, columns: Matrix, rank: int) -> Factors:
     """Return the factors of rank `rank` whose product is nearest to B, by subspace iteration.
 
-    B is `weights` (columns, n_items). The error of each input column is multiplied by the fourth
-    root of the column's sum of squares, `columns`. So frequent columns matter more.
+    B is `weights` (columns, n_items). The error of an input column is multiplied by the fourth root
+    of the column's sum of squares, `columns`. So frequent columns matter more.
     """
     power = np.asarray(np.maximum(columns, 1e-6) ** 0.25, np.float32)[:, None]
     scaled = weights * power
@@ -103,7 +100,7 @@ def gram(left: Matrix, right: Matrix | None = None, weights: F64 | None = None) 
         here = np.asarray(left[some], np.float64)
         if weights is not None:
             here = here * np.sqrt(weights[some, None])
-        # If both factors are the same array, the result is symmetric and numpy computes half of it.
+        # If both factors are the same array, numpy computes only half of the symmetric result.
         total += here.T @ (here if right is None else np.asarray(right[some], np.float64))
     return total
 
@@ -121,8 +118,8 @@ def regression_within(
 ) -> F32:
     """Return W, shape (n_items, d): the solution of `regression` with B restricted to V·Wᵀ.
 
-    Here x is a row whose columns are multiplied by `shrink`. Σ w·x·xᵀ is approximated by
-    V diag(strength) Vᵀ, where V = `vectors` (columns, d) is orthonormal. Its exact diagonal is
+    Here x is a row whose columns are multiplied by `shrink`. Σ w·x·xᵀ is approximated by V
+    diag(strength) Vᵀ, where V = `vectors` (columns, d) is orthonormal. Its exact diagonal is
     `often`. The score of item j is x·V·W_j. Item j is predicted from Vᵀx without the item's own
     columns c: the column of likes and, if `also` is not 0, the column of dislikes. This condition
     replaces B_jj = 0. With z_c = strength·V_c and the ridge r of `regression`, W_j solves
@@ -153,7 +150,7 @@ def regression_within(
             middle[:, 2 * k, 2 * k + 1] = middle[:, 2 * k + 1, 2 * k] = -1
             middle[:, 2 * k + 1, 2 * k + 1] = -often[own]
         side = np.stack(sides, 1)
-        # One product for all items is faster. A product per item would read the inverse each time.
+        # One product for all items, because a product per item would read the inverse each time.
         solved = (side.reshape(-1, len(strength)) @ inverse).reshape(side.shape)
         between = solved @ side.transpose(0, 2, 1)
         weights = np.linalg.solve(middle + between, between @ wanted[:, :, None])[:, :, 0]
@@ -167,9 +164,9 @@ def denoised(squares: Matrix, *, noise_scale: float, rank: int) -> Factors:
     V has the top eigenvectors of the matrix `squares` (m, m), and f shrinks the noisy directions. A
     matrix of noise alone, with standard deviation s, has eigenvalues up to edge = 2s√m. An observed
     eigenvalue y > edge corresponds to a true eigenvalue of about l = (y + √(y² - edge²))/2. Its
-    eigenvector keeps the share 1 - (edge/2l)² of the true direction. So
-    f = (1 - (edge/2l)²) · l/(l + ridge). The ridge is the larger of the edge and `_RIDGE` times the
-    mean of the diagonal. Eigenvalues below the edge are dropped.
+    eigenvector keeps the share k = 1 - (edge/2l)² of the true direction. So f = k · l/(l + ridge),
+    and 0 below the edge. The ridge is the larger of the edge and `_RIDGE` times the mean of the
+    diagonal.
     """
     m = len(squares)
     edge = 2 * noise_scale * math.sqrt(m)
@@ -190,9 +187,9 @@ _TIE_BREAK = 1e-6
 def frequent(popularity: F64, *, noise_scale: float, most: int) -> IntArray:
     """Return the items of the co-occurrence matrix, the most popular first, shape (m,).
 
-    In a matrix over m items, the noise in each row has L2 norm s√m for noise of scale s. The result
-    has the largest m such that the m-th item has a popularity of at least s√m. But m is at least
-    `_FEWEST`, at most `most`, and at most the number of items.
+    In a matrix over m items, the noise in each row has L2 norm s√m for noise of scale s. m is the
+    largest number such that the m-th item has a popularity of at least s√m, but at least `_FEWEST`,
+    at most `most`, and at most the number of items.
     """
     order = np.argsort(-popularity, kind="stable")
     needed = noise_scale * np.sqrt(np.arange(1, len(order) + 1))
@@ -243,7 +240,7 @@ def noisy_tower(
 ) -> dict[str, F32]:
     """Return the history model under noise, given the published upper triangle of the moments.
 
-    The component along popularity was removed on devices. It is added to the model again.
+    Devices removed the component along popularity; here it is added to the model again.
     """
     kept, power, common = items.kept, items.power, items.common
     squares = mirrored(triangle, len(kept))
@@ -275,11 +272,11 @@ def blank(layout: Layout, *, rank: int, dislikes: bool) -> dict[str, F32]:
 def bias_of(popularity: npt.NDArray[np.floating], kept: npt.NDArray[np.integer]) -> F32:
     """Return the bias of each item's score, shape (n_items,).
 
-    The bias of a kept item is tiny: it orders items by popularity if their scores are equal. All
-    other items have no vector. Their bias ranks them after the kept items, the most popular first.
+    The bias of a kept item is tiny: it orders items with equal scores by popularity. The bias of
+    other items ranks them after the kept items, the most popular first.
     """
-    # The bias of the other items uses the rank in popularity. Near -1000, float32 distinguishes
-    # integers, but not small differences of popularity.
+    # The other items' bias uses the rank in popularity: near -1000, float32 distinguishes integers,
+    # but not small differences of popularity.
     places = 1 + np.searchsorted(np.sort(-popularity), -popularity)
     bias = _RARE_ITEM_BIAS - places
     bias[kept] = (

@@ -1,19 +1,17 @@
 """The history model for large catalogues: subspace iteration over people.
 
 The closed form needs the matrix M = Σ w·x·xᵀ (columns, columns), where x is a person's row and w
-her weight (`sums.py: history_moments`). A large catalogue has too many columns for this matrix.
-Here a round sums M·Q, where the basis Q has the shape (columns, d). A device sends w·x·(x·Q). Only
-the rows of the person's own columns are nonzero. The server makes the sum orthonormal and sends it
-as the basis of the next round (power method). After the last round, M is known in d directions. The
-regression of the closed form is then solved in these directions (`solve.py: regression_within`). No
-matrix over items exists anywhere.
+her weight (`sums.py: history_moments`). It is too large for a large catalogue. Here a round sums
+M·Q, where the basis Q has the shape (columns, d). A device sends w·x·(x·Q), of which only the rows
+of the person's own columns are nonzero. The server makes the sum orthonormal and sends it as the
+basis of the next round (power method). After the last round, M is known in d directions, and the
+regression of the closed form is solved in these directions (`solve.py: regression_within`).
 
 Under noise, each round is one release (a noised power method). A person contributes x·(x·Q), scaled
-to length 1. Here x is her row over the frequent items, as in the noised sum of the closed form
-(`sums.py: taste_shares`). The basis Q has no component along popularity, which is known already. At
-the beginning, most of a person's row is outside of the basis. The scaling makes her contribution as
-large as the bound allows. The noise grows with items × directions and not with items squared. So
-for large catalogues the result is better than from one noisy matrix (docs/results.md).
+to length 1, where x is her row over the frequent items (`sums.py: taste_shares`). The basis Q has
+no component along popularity, which is known already. The noise grows with items × directions and
+not with items squared. So for large catalogues the result is better than from one noisy matrix
+(docs/results.md).
 """
 
 import math
@@ -65,8 +63,7 @@ large as the basis."""
 _TINY = 1e-20
 """A lower limit for sums of squares, for the case that all of them are 0."""
 _NEGLIGIBLE = 1e-10
-"""Directions whose sum of squares is below this share of the largest one are dropped as rounding
-errors."""
+"""Directions whose sum of squares is below this share of the largest one are rounding errors."""
 
 
 # --- the device's half -------------------------------------------------------------------------
@@ -81,7 +78,7 @@ def weighted_rows(rows: SparseRows, layout: Layout, how: Regression, scale: F32)
 
 
 def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
-    """Return what devices compute in a round of the power method: w·x·(x·Q) for each person."""
+    """Return the device's half of a round of the power method: w·x·(x·Q) for each person."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         row = weighted_rows(rows_of(person, layout), layout, how, told[SCALE])
@@ -109,7 +106,7 @@ def subspace_device(layout: Layout, how: Regression) -> DeviceHalf:
 def orthonormal(sums: F32) -> F32:
     """Return an orthonormal basis of what the columns of `sums` (columns, d) span.
 
-    The basis is sums·L⁻ᵀ, where sumsᵀsums = LLᵀ. This is much faster than a QR decomposition. If
+    The basis is sums·L⁻ᵀ, where sumsᵀsums = LLᵀ, which is much faster than a QR decomposition. If
     the columns span fewer than d directions, some columns of the result are nearly 0.
     """
     square = gram(sums)
@@ -122,8 +119,7 @@ def leading(basis: F32, sums: F32) -> tuple[F32, F64]:
     """Return V (columns, d), orthonormal, and λ (d,), such that M is about V diag(λ) Vᵀ.
 
     `sums` is M·Q, where Q is `basis`. The result is Nyström's approximation M ≈ (MQ)(QᵀMQ)⁺(MQ)ᵀ.
-    The approximation is exact if M has rank d. It is nearer to M than the projection of M on the
-    basis.
+    It is exact if M has rank d, and nearer to M than the projection of M on the basis.
     """
     middle = gram(basis, sums)
     half = _times(sums, _inverse_root((middle + middle.T) / 2))
@@ -148,11 +144,11 @@ def _times(tall: F32, square: F64) -> F32:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """Settings of a regression within a subspace.
+    """The settings of a regression within a subspace.
 
     `how` has the settings of the regression over all columns. Before the subspace iteration, a
     column is divided by its frequency to the power `power`. After the regression, the scores of an
-    item are divided by the item's frequency to the power `discount`.
+    item are divided by its frequency to the power `discount`.
     """
 
     how: Regression
@@ -165,7 +161,6 @@ class Within:
 
 
 def _power(frequency: F64, power: float) -> F64:
-    """Return frequency^power, or 0 if the frequency is 0."""
     seen = frequency > 0
     return np.where(seen, np.where(seen, frequency, 1.0) ** power, 0.0)
 
@@ -209,10 +204,7 @@ def subspace_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the phase of the power method's rounds, without noise.
-
-    Before the last round ends, the parameters of the history model hold the basis.
-    """
+    """Return the phase of the power method; meanwhile, the model's parameters hold the basis."""
 
     def start(before: Params | None) -> ServerState:
         params = kept(before)
@@ -245,7 +237,7 @@ def subspace_phase(
             popularity = np.asarray(state.params[POPULARITY], np.float64)
             seen = np.flatnonzero(frequency[: layout.n_items] > 0)
             tower[BIAS] = bias_of(popularity, seen)
-        # The arrays are converted one after another, so that there are never two copies of all.
+        # One array is converted at a time, so that there are never two copies of all.
         new = {name: jnp.asarray(tower.pop(name)) for name in list(tower)}
         return replace(state, params={**state.params, **new})
 
@@ -289,8 +281,7 @@ def taste_shares(
 ) -> tuple[SparseRows, F64]:
     """Return each person's row x, scaled to length 1, and x·Q, scaled to length 1.
 
-    The outer product of the two vectors is the person's contribution. It has length 1, or 0 if one
-    of the vectors is 0.
+    The outer product of the two vectors is the person's contribution.
     """
     basis, scale = (np.asarray(told[name], np.float64) for name in (BASIS, SCALE))
     chosen = sp.csr_array(merged_items(rows, layout, dislike) @ sp.diags_array(scale))
@@ -304,7 +295,7 @@ def taste_shares(
 
 
 def taste_subspace_device(layout: Layout, dislike: float) -> DeviceHalf:
-    """Return what devices compute in a noised round: x·(x·Q), scaled to length 1, per person."""
+    """Return the device's half of a noised round: x·(x·Q), scaled to length 1, for each person."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         unit, taste = taste_shares(rows_of(person, layout), layout, told, dislike)
@@ -329,7 +320,7 @@ def taste_subspace_device(layout: Layout, dislike: float) -> DeviceHalf:
 def _directions(published: F64, items: Frequent) -> tuple[F64, F64]:
     """Return the left singular vectors and values of a sum's rows of frequent items.
 
-    The component along popularity is removed before.
+    The component along popularity is removed first.
     """
     sums = published[items.kept]
     sums = sums - np.outer(items.common, items.common @ sums)
@@ -342,11 +333,10 @@ def noisy_subspace_tower(
 ) -> dict[str, F32]:
     """Return the vectors of likes and of items, (n_items, d + 1), from the last sum (n_items, d).
 
-    A matrix of noise alone, with standard deviation s, has singular values up to
-    edge = s(√m + √d) for m items. A direction with the singular value y > edge has the weight
-    √(1 - (edge/y)²) · y/(y + ridge). Directions below the edge have the weight 0. The ridge is the
-    larger of the edge and `_LEAST_RIDGE` times the largest y. The last entry of each vector is for
-    popularity.
+    A matrix of noise alone, with standard deviation s, has singular values up to edge = s(√m + √d)
+    for m items. A direction with the singular value y > edge has the weight √(1 - (edge/y)²) · y/(y
+    + ridge); other directions have the weight 0. The ridge is the larger of the edge and
+    `_LEAST_RIDGE` times the largest y. The last entry of each vector is for popularity.
     """
     vectors, strength = _directions(published, items)
     edge = noise_scale * (math.sqrt(len(vectors)) + math.sqrt(len(strength)))
@@ -372,10 +362,9 @@ def noisy_subspace_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the phase of the noised power method's rounds. It follows the popularity phase.
+    """Return the phase of the noised power method, which follows the popularity phase.
 
-    There are at most `most` frequent items. The parameter `history/like` holds the basis, in all
-    its columns except the last one.
+    At most `most` items are frequent. All columns of `history/like` but the last hold the basis.
     """
     first, scale = 1, aggregator.noise_scale(aggregator.clip_norm)
 

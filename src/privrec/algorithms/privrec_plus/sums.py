@@ -1,8 +1,7 @@
-"""What devices compute for the two sums: one person's contribution, and a whole cohort's sum.
+"""The device's halves of the two sums: one person's contribution, and a whole cohort's sum.
 
-A person's contribution to a sum is computed from her row (`rows.py`) and a weight. Both depend only
-on her own data and on what the server sent to all devices. A real device runs `contribute` for its
-person. A simulation runs `kernel`, which computes the sum over many people at once.
+A contribution is computed from the person's row (`rows.py`) and a weight. Both depend only on her
+own data and on what the server sent to all devices.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,10 +33,10 @@ from privrec.privacy.aggregate import CohortTotal
 from privrec.types import F64, IntArray, Leaf
 
 SQUARES, PEOPLE, WEIGHT, TRIANGLE = "squares", "people", "weight", "triangle"
-"""The names of the sums of the second phase. The first three are for runs without noise, the last
-is for runs under noise."""
+"""The names of the sums of the second phase: three for runs without noise, and the last for runs
+under noise."""
 Shares = tuple[SparseRows, F64]
-"""People's transformed rows, one row per person, and the weight of each person (people,)."""
+"""People's transformed rows, and the weight of each person (people,)."""
 
 
 def popularity_shares(rows: SparseRows, layout: Layout, dislike: float) -> Shares:
@@ -47,7 +46,7 @@ def popularity_shares(rows: SparseRows, layout: Layout, dislike: float) -> Share
 
 
 def popularity_contribution(row: SparseRows, layout: Layout, dislike: float) -> Contribution:
-    """Return one person's contribution to popularity. `row` has one person."""
+    """Return one person's contribution to popularity; `row` has one person."""
     merged, weights = popularity_shares(row, layout, dislike)
     values = np.asarray(merged.data, np.float64) * weights[0]
     ids = np.asarray(merged.indices, np.int64)
@@ -73,7 +72,7 @@ def history_shares(rows: SparseRows, layout: Layout, kept: IntArray, how: Regres
 def history_contribution(
     row: SparseRows, layout: Layout, kept: IntArray, how: Regression
 ) -> Contribution:
-    """Return one person's contribution to Σ w·row·rowᵀ. `row` has one person."""
+    """Return one person's contribution to Σ w·row·rowᵀ; `row` has one person."""
     scaled, weights = history_shares(row, layout, kept, how)
     vector = np.sqrt(weights[0]) * np.asarray(scaled.toarray()[0], np.float64)
     return Contribution(
@@ -98,10 +97,9 @@ def history_moments(
 def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: float) -> Shares:
     """Return each person's taste, and the weight that scales her contribution to norm 1.
 
-    The taste is her row over the frequent items, without its component along popularity. Popularity
-    is already known. So the norm of the contribution is not spent on it. The contribution is the
-    upper triangle of taste·tasteᵀ. Each contribution that is not 0 is scaled to norm 1, even if a
-    person has few of the frequent items.
+    The taste is her row over the frequent items, without its component along popularity, which is
+    known already. The contribution is the upper triangle of taste·tasteᵀ. Even with few frequent
+    items, it is scaled to norm 1.
     """
     chosen = merged_items(rows, layout, dislike)[:, items.kept]
     taste = _without(sp.csr_array(chosen * items.power[None, :]).toarray(), items.common)
@@ -111,7 +109,7 @@ def taste_shares(rows: SparseRows, layout: Layout, items: Frequent, dislike: flo
 def taste_contribution(
     row: SparseRows, layout: Layout, items: Frequent, dislike: float
 ) -> Contribution:
-    """Return one person's contribution to the moments of tastes. `row` has one person."""
+    """Return one person's contribution to the moments of tastes; `row` has one person."""
     taste, weights = taste_shares(row, layout, items, dislike)
     return Contribution(triangle={TRIANGLE: np.sqrt(weights[0]) * taste.toarray()[0]})
 
@@ -119,10 +117,7 @@ def taste_contribution(
 def taste_moments(
     parts: Iterable[SparseRows], layout: Layout, items: Frequent, dislike: float
 ) -> F64:
-    """Return the sum over people of the upper triangle of taste·tasteᵀ, as one vector.
-
-    Each person's contribution is scaled to length at most 1.
-    """
+    """Return the sum over people of the upper triangle of taste·tasteᵀ, as one vector."""
     total = np.zeros((len(items.kept), len(items.kept)))
     for rows in parts:
         add_squares(total, *taste_shares(rows, layout, items, dislike))
@@ -142,7 +137,7 @@ def _without(rows: npt.NDArray[np.float64], common: npt.NDArray[np.float64]) -> 
 def popularity_device(
     layout: Layout, dislike: float, *, frequency: Regression | None = None
 ) -> DeviceHalf:
-    """Return what devices compute for the first sum: popularity.
+    """Return the device's half of the first sum: popularity.
 
     If `frequency` is given, devices also contribute to the frequency of each column, Σ w·row². The
     weight w of a person follows from `frequency.activity`.
@@ -179,7 +174,7 @@ def popularity_device(
 
 
 def history_device(layout: Layout, how: Regression) -> DeviceHalf:
-    """Return what devices compute for the second sum without noise."""
+    """Return the device's half of the second sum without noise."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         return history_contribution(rows_of(person, layout), layout, told["kept"], how)
@@ -191,7 +186,7 @@ def history_device(layout: Layout, how: Regression) -> DeviceHalf:
 
 
 def taste_device(layout: Layout, dislike: float) -> DeviceHalf:
-    """Return what devices compute for the second sum under noise."""
+    """Return the device's half of the second sum under noise."""
 
     def contribute(told: Told, person: Clients, round_index: int) -> Contribution:
         items = Frequent.of_told(told)

@@ -5,11 +5,11 @@ items' vectors. Then the vector v_i of each item i is the solution of
 
     H_i v_i = b_i,   H_i = Σ_all u uᵀ + αΣ_(have i) u uᵀ + ridge·I,   b_i = (1 + α)Σ_(have i) t u
 
-A sum of the matrices H_i would have d² numbers for each item. So the server solves for all items by
-conjugate gradients, and a round sums only the product of H_i and one vector per item. A device
-contributes a row for each of its own items, and u·uᵀ for the matrix Σ u uᵀ that all items share.
-The first round of a sweep sums the residual b_i - H_i v_i. Each later round sums the product of H_i
-and the direction of a step.
+The matrices H_i have d² numbers for each item, too many for a sum. So the server solves for all
+items by conjugate gradients, and a round sums only the product of H_i and one vector per item. A
+device contributes a row for each of its own items, and u·uᵀ for the matrix Σ u uᵀ that all items
+share. The first round of a sweep sums the residual b_i - H_i v_i. Each later round sums the product
+of H_i and the direction of a step.
 """
 
 from collections.abc import Callable
@@ -46,18 +46,18 @@ NAME = "second opinion"
 STEPS = 2
 """Steps of conjugate gradients in a sweep."""
 DIRECTION, TARGETS = "direction", "targets"
-"""The names of the arrays that the server sends with the items' vectors. `direction` (items, d):
-the vectors p_i that H_i is multiplied by. `targets`: 1 in the first round of a sweep, in which
+"""The names of the arrays that the server sends with the items' vectors. `direction` (items, d) has
+the vectors p_i by which H_i is multiplied. `targets` is 1 in the first round of a sweep, in which
 devices also send b_i, else 0."""
 ITEM_SUMS, GRAM, PEOPLE = "items", "gram", "people"
-"""The names of the sums of a round. `items` (items, d + 1): a row for each item, with the number of
-people who have the item in the last column. `gram` (d, d): Σ u uᵀ. `people`: the number of
+"""The names of the sums of a round. `items` (items, d + 1) has a row for each item, with the number
+of people who have the item in the last column. `gram` (d, d) is Σ u uᵀ. `people` is the number of
 people."""
 _START = 0.1
 """The typical length of an item's random vector before the first sweep. Chosen by hand."""
 _LARGEST = 1e4
-"""Devices refuse vectors with a number above this. Chosen by hand; vectors have a length of about
-1."""
+"""Devices refuse vectors with a number above this limit; honest vectors have a length of about 1.
+Chosen by hand."""
 
 
 # --- the device's half ---------------------------------------------------------------------------
@@ -66,8 +66,9 @@ _LARGEST = 1e4
 class _Shares(NamedTuple):
     """The contributions of some people to a round's sums.
 
-    `vectors` (people, d): the vectors u. `weight` (entries,): a number for each entry of `people`,
-    a pair of a person and an item. The person adds weight · u to the row of the item.
+    - `people`: the items of each person; an entry is a pair of a person and an item.
+    - `vectors` (people, d): the vector u of each person.
+    - `weight` (entries,): for each entry, the person adds weight · u to the row of the item.
     """
 
     people: Entries
@@ -84,7 +85,7 @@ def _shares(told: Told, people: Entries, items: Turned) -> _Shares:
 
 
 def sweeps_device(layout: Layout, columns: int) -> DeviceHalf:
-    """Return what devices compute in a round.
+    """Return the device's half of a round.
 
     A person contributes ((1 + α)t - α uᵀp_i) u for each of her items i, and u·uᵀ. After the first
     round of a sweep, t is 0. The first `columns` columns of a row are items.
@@ -125,9 +126,10 @@ def sweeps_device(layout: Layout, columns: int) -> DeviceHalf:
 class Solving(NamedTuple):
     """The state of conjugate gradients between two rounds of a sweep, for each item i.
 
-    `solution` (items, d): the current v_i. `residual` (items, d): b_i - H_i v_i. `direction`
-    (items, d): the direction of the next step. `product` (items,): the scalar product of the
-    residual and the preconditioned residual.
+    - `solution` (items, d): the current v_i.
+    - `residual` (items, d): b_i - H_i v_i.
+    - `direction` (items, d): the direction of the next step.
+    - `product` (items,): the scalar product of the residual and the preconditioned residual.
     """
 
     solution: Leaf
@@ -175,7 +177,7 @@ def stepped(total: dict[str, F64], before: Solving) -> Solving:
 
 
 def _over(above: F64, below: F64) -> F64:
-    """Return above / below, or 0 if below is not positive: the equation is solved already."""
+    """Return above / below; 0 where below is not positive, because that equation is solved."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
@@ -192,10 +194,9 @@ def sweeps_phase(
     seed: int,
     kept: Callable[[Params | None], dict[str, Array]],
 ) -> Phase:
-    """Return the phase that trains the second model.
+    """Return the phase that trains the second model, with vectors of length `width`.
 
-    `kept(before)` returns the parameters before the first round. The first `columns` columns of a
-    row are items. Vectors have the length `width`.
+    `kept(before)` returns the first parameters. The first `columns` columns of a row are items.
     """
     device = sweeps_device(layout, columns)
 
@@ -243,7 +244,6 @@ def sweeps_phase(
 
 
 def _drawn(shape: tuple[int, int], seed: int) -> Array:
-    """Return small random vectors of items for the start of the first sweep."""
     drawn = rng(seed, 0, "second").standard_normal(shape) * _START / np.sqrt(shape[1])
     return jnp.asarray(drawn, jnp.float32)
 
@@ -256,7 +256,6 @@ def _accepted(shape: tuple[int, int]) -> dict[str, Accepted]:
 def _cost(
     federation: Federation, population: IntArray, device: DeviceHalf, told: Told
 ) -> DeviceCost:
-    """Return what a round costs one device, in bytes, operations and time."""
     person = federation.take(usual_person(federation, population))
     entries = len(device.contribute(told, person, 0).rows[ITEM_SUMS].ids)
     n_items, width = np.shape(told[SECOND])

@@ -26,7 +26,7 @@ from privrec.simulate.lanes import map_clients
 from privrec.types import Array, IntArray, Params
 
 _CONTEXTS = 16
-"""The number of contexts that one compiled call scores. Chosen by hand, without measurements."""
+"""The number of contexts that one compiled call scores. Chosen by hand; not tuned."""
 
 
 def dssm_plan(stages: Callable[[Any], tuple[Stage, ...]], task: Task[DssmSettings]) -> Plan:
@@ -157,7 +157,7 @@ def _distinct_contexts(contexts: Mapping[str, Bag]) -> tuple[dict[str, Bag], Int
 
 
 def _window(contexts: Mapping[str, Bag], start: int) -> dict[str, Bag]:
-    """Return `_CONTEXTS` contexts from `start` on; if there are fewer, the last one is repeated."""
+    """Return `_CONTEXTS` contexts from `start` on; the last context fills up the rest."""
     count = len(next(iter(contexts.values())).codes)
     rows = np.minimum(np.arange(start, start + _CONTEXTS), count - 1)
     return {name: bag.take(rows) for name, bag in contexts.items()}

@@ -4,8 +4,8 @@
     x_1 = act(u W_1u + v W_1v + b_1),  x_i = act(x_{i-1} W_i + b_i),  score = x_N w + b
 
 The DSSM has no user ids: features and context describe a user. W_u is stored as two matrices, for
-the user features and for the context. W_1 is stored as W_1u and W_1v. This is equivalent to
-concatenation, but the part that is equal for a whole batch is computed only once.
+user features and for context, and W_1 as W_1u and W_1v. So the part that is equal for a whole batch
+is computed only once; the result is the same as with concatenation.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,10 +52,7 @@ def dssm(
     target: Target = "implicit",
     embedding_scale: float = 0.1,
 ) -> Recommender:
-    """Return the DSSM for the features of a schema.
-
-    The loss is the cross-entropy of a sigmoid or, for the target "rating", the squared error.
-    """
+    """Return the DSSM for a schema; `target` selects the cross-entropy or the squared error."""
     act = ACTIVATIONS[activation]
     user_tables = [feature.table for feature in schema.of("user")]
     context_tables = [feature.table for feature in schema.of("context")]
@@ -159,7 +156,7 @@ def recommender_of(settings: DssmSettings, catalogue: Catalogue) -> Recommender:
 
 
 def known(settings: DssmSettings, catalogue: Catalogue) -> Catalogue:
-    """Return the catalogue without features, if the settings have no side information."""
+    """Return the catalogue, without features if the settings have no side information."""
     if settings.side_information:
         return catalogue
     return replace(catalogue, schema=Schema(features=()), items={})

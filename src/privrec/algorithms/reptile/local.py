@@ -32,10 +32,9 @@ def local_sgd(
 ) -> LocalTrain:
     """Return a local training: `epochs` of mini-batch SGD (Algorithm 1, lines 10–18).
 
-    The client's data is divided into mini-batches once. Every epoch uses the mini-batches in the
-    same order, as in the paper. A step computes the gradient with respect to the table rows of its
-    mini-batch and the dense weights, and changes them in place. So the cost of a step does not
-    depend on the size of the catalogue. The update of a client without data is zero.
+    As in the paper, every epoch uses the same mini-batches in the same order. A step computes the
+    gradient with respect to the table rows of its mini-batch and the dense weights, and changes
+    them in place. So the cost of a step does not depend on the size of the catalogue.
 
     With `whole_batch`, an epoch is one step along the mean gradient over all data of the client.
     """
@@ -86,9 +85,9 @@ def local_maml(
         θ_j+1 = θ_j - α ∇L_support(θ_j),   update = -∇_θ0 L_query(θ_k),   k = inner_steps
 
     Let v_k = ∇L_query(θ_k), and let H_j be the second derivative of L_support at θ_j. The chain
-    rule gives v_j = v_j+1 - α H_j v_j+1. The update is -v_0. The first-order variant sets H_j to 0.
-    Each loss is the mean over all instances of the support or of the query. `batch_size` instances
-    are computed at a time.
+    rule gives v_j = v_j+1 - α H_j v_j+1, and the update is -v_0. The first-order variant sets H_j
+    to 0. Each loss is the mean over all instances of the support or of the query. They are computed
+    in batches of `batch_size`.
     """
 
     def local(params: Params, catalogue: Bags, task: PackedTask) -> LocalResult:
@@ -125,9 +124,8 @@ class Own(NamedTuple):
     """The features that are the same in all batches of a client, by table.
 
     `items` has the encoded features of the client's R items. `hot` has the encoded features of
-    small tables as multi-hot weights of all rows of the table, shape (R, rows). `person` has the
-    weights of the person's own table rows, shape (1, width). `start_of` copies these rows out of
-    the tables.
+    small tables as multi-hot weights, shape (R, rows of the table). `person` has the weights of the
+    person's own table rows, shape (1, width); `start_of` copies these rows out of the tables.
     """
 
     items: dict[str, Bag]
@@ -139,8 +137,8 @@ class Batch(NamedTuple):
     """Some instances: encoded features by table, and targets.
 
     `bags` has the numbers and weights of table rows, which must be looked up. `whole` has weights
-    of all rows of a table, shape (n or 1, rows), so that no look-up is needed. `share` is the
-    weight of each instance in the loss; the weight of padding is 0.
+    of all rows of a table, shape (n or 1, rows), which needs no look-up. `share` is the weight of
+    each instance in the loss; the weight of padding is 0.
     """
 
     bags: dict[str, Bag]
@@ -201,7 +199,7 @@ def own_of(params: Params, catalogue: Bags, client: PackedClient) -> Own:
 
 
 _SMALL_TABLE = 128
-"""The most rows of a table for which a multi-hot product is used. Chosen by hand; not tuned."""
+"""The largest number of rows of a table for a multi-hot product. Chosen by hand; not tuned."""
 
 
 def _is_worth_a_product(bag: Bag, n_rows: int) -> bool:
@@ -213,8 +211,8 @@ def merged(bag: Bag) -> Array:
     """Return the weights of a person's feature values, shape (1, width), without repetitions.
 
     If a value occurs several times, its first position gets the sum of its weights, and its other
-    positions get 0. So each position can train its own copy of a table row, and the updates of all
-    copies add up to the update of the table.
+    positions get 0. Each position trains its own copy of a table row, and the update of the table
+    is the sum over the copies.
     """
     codes, weights = bag.codes[0], bag.weights[0]
     same = codes[:, None] == codes[None, :]
@@ -223,10 +221,7 @@ def merged(bag: Bag) -> Array:
 
 
 class Slope(NamedTuple):
-    """The loss of a batch, and a derivative of this loss.
-
-    `rows` has the derivative by looked-up table rows, `dense` by all other parameters.
-    """
+    """The loss of a batch and a derivative: `rows` by looked-up table rows, `dense` by the rest."""
 
     loss: Array
     dense: dict[str, Array]
@@ -251,7 +246,7 @@ def bend_of(recommender: Recommender, params: Params, batch: Batch, along: Param
     """Return the loss and H·v, where H is the second derivative of the loss and v is `along`.
 
     v has the names and shapes of the parameters. H·v is the derivative of the gradient along v
-    (forward-mode over reverse-mode). It costs twice as much as the gradient, and H is never built.
+    (forward-mode over reverse-mode). It costs twice as much as the gradient.
     """
     here, bend = jax.jvp(
         lambda at: slope_of(recommender, at, batch), (dict(params),), (dict(along),)

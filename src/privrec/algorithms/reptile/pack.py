@@ -36,7 +36,7 @@ class PackedTask(NamedTuple):
     """One client's instances in two parts, support and query; a pytree.
 
     The first `support` instances of `client` are the support. The query starts at index `begin`,
-    the next multiple of the batch size. `size` is the number of instances in both parts, and 0 if
+    the next multiple of the batch size. `size` is the number of instances in both parts. It is 0 if
     the client has too little data for two parts.
     """
 
@@ -67,11 +67,10 @@ _TRIES = 24
 class Instances:
     """The rules that make training instances from interactions.
 
-    `negatives` unseen items are sampled for each like. A disliked item has the target
+    `negatives` unseen items are drawn for each like. A disliked item has the target
     `dislike_target`, which is 0 in the paper. A higher target separates disliked items from unseen
-    items: the person chose the disliked item, and it is never ranked against unseen items. With
-    `ratings`, the target is the rating, and no negatives are sampled. Clients are padded to whole
-    batches of `batch_size`. Without `side_information`, instances have no features and no context.
+    items, against which they are never ranked. With `ratings`, the target is the rating, and no
+    negatives are drawn. Clients are padded to whole batches of `batch_size`.
     """
 
     negatives: int
@@ -98,7 +97,7 @@ def pack(
 ) -> list[PackedClient]:
     """Return the padded training instances of each client for one round.
 
-    Negatives and the order of the instances are random and depend on the seed.
+    The seed determines the negatives and the random order of the instances.
     """
     clients = seen(clients, instances)
     pairs = pairs_of(clients, instances, n_items=n_items, seed=seed, round_index=round_index)
@@ -120,7 +119,7 @@ def pack(
 
 
 def seen(clients: Clients, instances: Instances) -> Clients:
-    """Return the clients without features and context, if there is no side information."""
+    """Return the clients, without features and context if there is no side information."""
     return clients if instances.side_information else replace(clients, features={}, context={})
 
 
@@ -151,10 +150,9 @@ def draw_negatives(
     """Return (`line`, `item`): `per_positive` unseen items for each like of each client.
 
     `line` is the index of the like, whose person and context the negative shares. Items are drawn
-    uniformly. Unseen means that the item does not occur in `clients`. For a test person, `clients`
-    has only the first half of her data. So items of the second half can be drawn like all other
-    items; excluding them would leak test data into the model. After `_TRIES` seen items, a draw
-    returns nothing. So a client who has seen nearly all items may get fewer negatives.
+    uniformly. An item is unseen if it does not occur in `clients`. The held-out items of a test
+    person do not occur there, so they can be drawn; excluding them would leak test data into the
+    model. If `_TRIES` draws in a row give seen items, the negative is left out.
     """
     line = np.repeat(np.flatnonzero(clients.liked), per_positive)
     owner = clients.owner
@@ -232,7 +230,7 @@ def _shuffled(owner: IntArray, clients: Clients, seed: int, round_index: int) ->
 def pack_one(
     clients: Clients, k: int, pairs: Pairs, *, place: IntArray, cap: int, n_items: int
 ) -> PackedClient:
-    """Return client k with `cap` instances: `pairs` at the indices `place`, and else padding."""
+    """Return client k padded to `cap` instances, with `pairs` at the indices `place`."""
     rows, index = np.unique(pairs.item, return_inverse=True)
     padded_rows = np.full(row_bucket(cap, n_items), n_items, np.int32)
     padded_rows[: len(rows)] = rows

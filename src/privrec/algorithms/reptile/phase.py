@@ -76,8 +76,8 @@ def query_lines(
 ) -> BoolArray:
     """Return for each interaction whether it belongs to the query.
 
-    The support has the share `support_share` of a client's interactions, rounded. The interactions
-    of the support are drawn again in every round.
+    The support is the share `support_share` of a client's interactions, rounded; every round draws
+    it again.
     """
     place = drawn_places(clients, seed=seed, round_index=round_index, purpose="support")
     return np.asarray(place >= np.floor(support_share * clients.sizes + 0.5)[clients.owner])
@@ -131,7 +131,7 @@ def local_of(settings: LocalSettings, network: Network) -> LocalTrain:
 
 
 def reptile_training(task: Task[ReptileSettings], network: Network) -> Training:
-    """Return how a device trains the DSSM on its own instances, by Reptile."""
+    """Return how a device trains the DSSM by Reptile."""
     settings, federation, people = task.settings, task.federation, task.split.train
     return Training(
         pack=network.pack,
@@ -166,7 +166,7 @@ def maml_training(task: Task[MamlSettings], network: Network) -> Training:
         return empty_tasks(example, federation.largest, instances, n_items)
 
     def half_of_the_steps(task: PackedTask) -> int:
-        # The compiler counts the loops over support and query; each has about half of the steps.
+        # The compiler adds up two loops, over support and query; each has about half of the steps.
         return -(-steps_of(task, settings.batch_size, 1) // 2)
 
     return Training(

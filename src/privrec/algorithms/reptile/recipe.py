@@ -1,9 +1,9 @@
 """The recipes that train the DSSM in one stage: by federated Reptile or MAML, or centrally.
 
-With Laplace noise, an update is bounded in the L1 norm, so all d numbers of the update share the
+With Laplace noise, an update is bounded in the L1 norm, so all numbers of the update share the
 bound S. Everybody contributes to a dense weight, so its sum is far above the noise. Only the people
-who have an item contribute to the row of the item. So devices multiply the item rows by
-`item_weight` before clipping, and the item rows use nearly all of S.
+who have an item contribute to its row. So devices multiply the item rows by `item_weight` before
+clipping, and the item rows use nearly all of S.
 """
 
 import math

@@ -13,8 +13,8 @@ from privrec.settings import Count, Few, Positive, RunSettings, Size
 from privrec.types import Activation, Target
 
 MOST_STEPS = 200_000
-"""The most steps of adaptation, which take some ten seconds. Chosen by hand: a person with 2,000
-likes needs 130,000 steps with the settings of the paper."""
+"""The upper limit for adaptation steps; this many take about ten seconds. Chosen by hand: with the
+settings of the paper, a person with 20,000 likes needs fewer."""
 
 
 class DssmSettings(RunSettings):
@@ -49,7 +49,7 @@ class DssmSettings(RunSettings):
     adapt_epochs: Few = 5
     """Epochs of adaptation to a person's own data before ranking; 0 means no adaptation."""
     adapt_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = 0
-    """The most steps of adaptation; 0 means 200,000."""
+    """Upper limit for adaptation steps; 0 means 200,000."""
     adapt_lr: Positive = 0.1
     """Learning rate of adaptation."""
     adapt_negatives: Few = 4
@@ -71,7 +71,7 @@ class LocalSettings(DssmSettings):
     local_epochs: Size = 1
     """Epochs over a client's data per round."""
     local_steps: Count = 0
-    """The most mini-batch steps per client and round; 0 means no limit."""
+    """Upper limit for mini-batch steps per client and round; 0 means no limit."""
     local_lr: Positive = 0.1
     """Learning rate of local training on a client."""
 
@@ -148,8 +148,8 @@ PAPER_VALUES: Mapping[str, Any] = {
 }
 PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": {"rounds": 1000, "validate_every": 100, "patience": 0},
-    # People use the same apps again, so longer adaptation helps. The settings are already chosen,
-    # and with validation, 77 of the 766 people could not be used for training.
+    # People use the same apps again, so longer adaptation helps. With validation, 77 of the 766
+    # people could not be used for training.
     "frappe": {
         "rounds": 300,
         "validation_share": 0.0,
@@ -158,9 +158,9 @@ PRIVREC_PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 # In a round, each person computes one gradient, and all gradients use the same parameters. So
-# training learns what the features say about people and items, but does not prepare the model for
-# adaptation. After 1,000 rounds, validation does not improve any more. With small cohorts, the
-# server takes more steps for the same number of gradients. The adaptation has one long step.
+# training does not prepare the model for adaptation, which is one long step. After 1,000 rounds,
+# validation does not improve any more. With small cohorts, the server takes more steps for the same
+# number of gradients.
 SGD_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
     "rounds": 1000,
@@ -174,7 +174,7 @@ SGD_VALUES: Mapping[str, Any] = {
     "adapt_lr": 5.0,
 }
 SGD_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # With negatives, the few items that people use again would have too little weight.
+    # With negatives, the few items that a person uses again would have too little weight.
     "frappe": {"rounds": 600, "validation_share": 0.0, "adapt_lr": 10.0, "adapt_negatives": 0},
 }
 # The optimizer takes a step after every 5 tasks, so the learning rate is smaller than for 50 tasks.
@@ -190,7 +190,7 @@ MAML_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "movielens-1m": PRIVREC_PRESETS["movielens-1m"],
     "frappe": {**PRIVREC_PRESETS["frappe"], "adapt_lr": 0.3},
 }
-# Every parameter gets noise. So layers are small and cohorts are large. The clipping bound is low:
+# Every parameter gets noise, so layers are small and cohorts are large. The bound is so low that
 # nearly every update is clipped.
 NOISED_VALUES: Mapping[str, Any] = {
     **PRIVREC_VALUES,
@@ -231,7 +231,7 @@ LAPLACE_VALUES: Mapping[str, Any] = {
 }
 LAPLACE_PRESETS: Mapping[str, Mapping[str, Any]] = {
     # A person has many items, and each item gets little of the bound. So the server's learning rate
-    # is higher. This rate would be far too high for Frappe, where people have few items.
+    # is higher than for Frappe, where people have few items.
     "movielens-1m": {"cohort": 4349, "server_lr": 500.0},
     # People use the same apps again, so there are many epochs of adaptation.
     "frappe": {

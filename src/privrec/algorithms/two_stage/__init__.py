@@ -1,1 +1,1 @@
-"""Item vectors by self-supervision on ordered sequences: the first of the paper's two stages."""
+"""The recipes of two stages: item vectors from sequences of likes, then the DSSM."""

@@ -1,6 +1,6 @@
-"""Stage two's local training: the DSSM's loss and the self-supervised one, over one table.
+"""Local training of stage two: the DSSM's loss and the self-supervised loss on one item table.
 
-Its item vectors may also start from the public features of the items, without any person's data.
+Without stage one, the item vectors start from public item features.
 """
 
 from functools import lru_cache
@@ -20,7 +20,7 @@ from privrec.types import Array, Leaf, Params
 
 
 class JointClient(NamedTuple):
-    """One client's instances and views, whose items are indices into the same `rows`."""
+    """One client's instances and views; the items of both are indices into the same `rows`."""
 
     rows: Leaf
     pairs: PackedClient
@@ -29,9 +29,10 @@ class JointClient(NamedTuple):
 
 
 def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointClient:
-    """Return both with indices into one common set of rows, padded to the most they can need.
+    """Return a client's instances and views, with indices into one array of rows.
 
-    All liked items of the views are also items of the instances. Only negatives can be new.
+    Liked items in the views are also in the instances, so only the negatives of the views (`pool`)
+    can add rows. The array is padded to the largest possible number of rows.
     """
     rows = np.full(len(pairs.rows) + len(sequence.pool), n_items, np.int32)
     both = np.union1d(pairs.rows, sequence.rows)
@@ -39,7 +40,7 @@ def join(pairs: PackedClient, sequence: SequenceClient, n_items: int) -> JointCl
     rows[: len(both)] = both
 
     def place(old: Leaf, index: Leaf) -> Leaf:
-        # Padding is never read, but its index must be inside the array.
+        # The values of padding have no effect, but their indices must be inside the array.
         position = np.searchsorted(both, old) if len(both) else np.zeros(len(old), np.int64)
         return np.minimum(position, max(len(both) - 1, 0)).astype(np.int32)[index]
 
@@ -61,9 +62,9 @@ def local_joint(
 ) -> LocalTrain:
     """Return SGD on L = λ_DSSM · L_DSSM + L_SSL over one client's data.
 
-    The loss is a sum over instances and views. SGD passes over the mini-batches of the views
-    first, then over those of the instances. The learning rate of `local_pairs` contains λ_DSSM.
-    The update of the item vectors is multiplied by `item_rate` before clipping.
+    SGD passes over the mini-batches of the views first, then over those of the instances. The
+    learning rate of `local_pairs` contains λ_DSSM. The update of the item vectors is multiplied by
+    `item_rate` before clipping.
     """
 
     def local(params: Params, catalogue: Bags, client: JointClient) -> LocalResult:
@@ -83,8 +84,8 @@ def local_joint(
 def rescaled(params: Params, scale: float) -> dict[str, Array]:
     """Return stage one's parameters with item vectors of standard deviation `scale`.
 
-    The encoders' first layers are divided by the same factor, so their output does not change. The
-    DSSM then starts from item vectors of its usual scale.
+    This is the usual scale of item vectors in the DSSM. The encoders' first layers are divided by
+    the same factor, so their output does not change.
     """
     factor = scale / jnp.maximum(jnp.std(params[ITEM_TABLE]), 1e-12)
     inverse = {name: params[name] / factor for name in ("gru/in", "encode/0/weight")}
@@ -94,8 +95,8 @@ def rescaled(params: Params, scale: float) -> dict[str, Array]:
 def vectors_of_features(federation: Federation, table: jax.Array, scale: float) -> jax.Array:
     """Return item vectors from item features alone: their leading singular vectors.
 
-    They are scaled to a standard deviation of `scale`. Dimensions that the features do not fill
-    keep their values from `table`.
+    The vectors are scaled to a standard deviation of `scale`. Dimensions beyond the rank of the
+    features keep their values from `table`.
     """
     columns = []
     for feature in federation.schema.of("item"):

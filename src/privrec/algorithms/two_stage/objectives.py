@@ -1,4 +1,4 @@
-"""The two self-supervised objectives over masked views, and a client's training on them."""
+"""The two self-supervised losses over masked views, and a client's training on them."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -13,20 +13,19 @@ from privrec.data.schema import Bags
 from privrec.types import Array, Key, Leaf, Params
 
 Batch = SequenceClient
-"""Some views of one client; `size` counts how many of them are real."""
+"""Some views of one client; the first `size` of them are real, the rest is padding."""
 Loss = Callable[[Params, Batch], Array]
-"""The loss of a batch. The parameters have the encoders and, as `embed/item`, the rows that the
-batch points into."""
+"""The loss of a batch. The parameters are those of the encoders and, as `embed/item`, the client's
+item rows."""
 
 
 @lru_cache(maxsize=16)
 def self_supervision(*, item_weight: float, segment_weight: float) -> Loss:
-    """Return L_SSL = λ_IM · L_IM + λ_SM · L_SM, both minimised, means over the views."""
+    """Return L_SSL = λ_IM · L_IM + λ_SM · L_SM; both losses are means over the views."""
 
     def loss(params: Params, batch: Batch) -> Array:
         share = (jnp.arange(len(batch.truth)) < batch.size) / jnp.maximum(batch.size, 1)
-        # Both kinds of views run in one pass: the GRU's steps are sequential, so a wider batch
-        # costs little.
+        # One pass for both versions: the GRU's steps are sequential, so a wider batch costs little.
         both = jnp.concatenate([batch.masked, batch.torn])
         masked, torn = jnp.split(encode_sequences(params, both, jnp.tile(batch.length, 2)), 2)
         each = item_weight * item_losses(params, batch, masked)
@@ -37,7 +36,7 @@ def self_supervision(*, item_weight: float, segment_weight: float) -> Loss:
 
 
 def init_encoders(key: Key, size: int) -> dict[str, Array]:
-    """Return fresh parameters of the GRU and of the item encoder, all layers of width `size`."""
+    """Return the initial parameters of both encoders; all layers have the width `size`."""
     keys = jax.random.split(key, 4)
     return {
         "gru/in": _layer(keys[0], size, 3 * size),
@@ -59,7 +58,7 @@ def encode_sequences(params: Params, items: Array, length: Array) -> Array:
 
     Padding after the end of a sequence does not change the state.
     """
-    # A client has few distinct items: multiply each by the input weights once, then look up.
+    # A client has few distinct items, so each one is multiplied by the input weights only once.
     projected = params[ITEM_TABLE] @ params["gru/in"] + params["gru/bias"]
     gates = projected[items.T]
     start = jnp.zeros((len(items), params["gru/state"].shape[0]))
@@ -84,9 +83,9 @@ def encode_items(params: Params, items: Array) -> Array:
 
 
 def item_losses(params: Params, batch: Batch, state: Array) -> Array:
-    """Return -log softmax of the masked item among the negatives, for each view (L_IM).
+    """Return -log softmax of the replaced item among the negatives, for each view (L_IM).
 
-    `state` (n, h) encodes the windows with one item masked.
+    `state` (n, h) encodes the windows in which this item is replaced.
     """
     true = jnp.sum(state * encode_items(params, batch.truth), axis=-1)
     false = state @ encode_items(params, batch.pool).T
@@ -94,9 +93,9 @@ def item_losses(params: Params, batch: Batch, state: Array) -> Array:
 
 
 def segment_losses(params: Params, batch: Batch, state: Array) -> Array:
-    """Return -log softmax of the replaced segment among other ones, for each view (L_SM).
+    """Return -log softmax of the replaced segment among other segments, for each view (L_SM).
 
-    `state` (n, h) encodes the windows with a segment replaced.
+    `state` (n, h) encodes the windows in which this segment is replaced.
     """
     n, several, span = batch.segments.shape
     flat = batch.segments.reshape(n * several, span)

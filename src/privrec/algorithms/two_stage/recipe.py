@@ -1,4 +1,4 @@
-"""The recipes of two stages: first item vectors by self-supervision, then the DSSM from them."""
+"""The recipes of two stages: item vectors by self-supervision, then the DSSM with these vectors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -54,14 +54,14 @@ Stage1 = Literal["none", "paper", "public", "private"]
 
 
 class StageOneSettings(NoiseSettings):
-    """How item vectors are learned from sequences."""
+    """The settings of stage one, which learns item vectors from sequences."""
 
     retired: ClassVar[frozenset[str]] = frozenset({"volunteers"})
 
     stage1: Stage1 = "none"
-    """How stage one learns item vectors. "none": no stage one. "paper": from all training people
-    without noise (no guarantee end to end). "public": from public item features, without any round.
-    "private": under noise."""
+    """How item vectors are learned before the DSSM: "none" (not at all), "paper" (from all training
+    people, without noise and thus without a guarantee), "public" (from public item features,
+    without rounds), "private" (under noise)."""
     stage1_rounds: Size = 100
     """Rounds of stage one."""
     stage1_cohort: Size = 100
@@ -69,13 +69,13 @@ class StageOneSettings(NoiseSettings):
     stage1_clip_norm: Positive = 1.0
     """The largest norm of one client's update in stage one."""
     stage1_lr: Positive = 0.5
-    """The learning rate on a client in stage one."""
+    """Learning rate of local training in stage one."""
     stage1_server_lr: Positive = 0.01
-    """The learning rate of the server's step in stage one."""
+    """Learning rate of the server's optimizer in stage one."""
     sampling: Law = "poisson"
-    """How a cohort is drawn: Poisson sampling, or a fixed size (the paper's)."""
+    """How the people of a round are drawn: poisson, or fixed (a fixed number, as in the paper)."""
     server_optimizer: ServerOptimizer = "adam"
-    """How the server steps along the mean update: plain, momentum or adam."""
+    """The server's optimizer, which uses the mean update: plain, momentum or adam."""
     local_epochs: Size = 1
     """Epochs over a client's data per round."""
     batch_size: Size = 32
@@ -86,19 +86,19 @@ class StageOneSettings(NoiseSettings):
     """Standard deviation of embeddings before training."""
 
     views: Size = 32
-    """Masked views of a person's sequence per round, at most."""
+    """Upper limit for the views of a person's sequence per round."""
     view_window: Annotated[int, Field(ge=3)] = 20
-    """Items of a sequence that a view shows, at most."""
+    """Upper limit for the items of a sequence that a view shows."""
     view_segment: Size = 5
-    """Items of a masked segment."""
+    """Upper limit for the items of a replaced segment."""
     view_negatives: Size = 64
-    """Negative items per masked item in the item loss."""
+    """Negative items per replaced item in the item loss."""
     view_others: Size = 4
-    """Negative segments per masked segment in the segment loss."""
+    """Negative segments per replaced segment in the segment loss."""
     item_mask_weight: Weight = 1.0
-    """Weight of the loss of masked items."""
+    """Weight of the item loss."""
     segment_mask_weight: Weight = 0.3
-    """Weight of the loss of masked segments."""
+    """Weight of the segment loss."""
 
     @model_validator(mode="after")
     def _a_private_stage_needs_noise(self) -> "StageOneSettings":
@@ -108,15 +108,15 @@ class StageOneSettings(NoiseSettings):
 
 
 class TwoStageSettings(ReptileSettings, StageOneSettings):
-    """Item vectors first, then the DSSM from them."""
+    """The settings of both stages: item vectors first, then the DSSM."""
 
     stage1_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of epsilon that a private stage one takes."""
+    """Share of epsilon for a private stage one."""
     dssm_weight: Positive = 1.0
     """Weight of the DSSM's loss relative to the self-supervised loss in stage two."""
     item_rate: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How fast stage two changes the item vectors, relative to other parameters; 0 keeps them as
-    stage one left them."""
+    """Speed at which stage two changes the item vectors, relative to other parameters; 0 keeps the
+    vectors of stage one."""
 
 
 ITEMS = "items"
@@ -124,7 +124,7 @@ ITEMS = "items"
 
 
 def two_stages(task: Task[TwoStageSettings]) -> tuple[Phase, ...]:
-    """Return both phases; only the second where item vectors come from public features alone."""
+    """Return the phases of both stages; only those of the second if stage one has no rounds."""
     settings, federation, split = task.settings, task.federation, task.split
     if settings.stage1 == "none":
         return reptile_stages(task)
@@ -168,7 +168,6 @@ def _training(
     local: LocalTrain,
     examples: Callable[[], Sequence[Packed]],
 ) -> Training:
-    """Return how a device trains in one of the stages."""
     settings, federation = task.settings, task.federation
     return Training(
         pack=pack,
@@ -193,7 +192,7 @@ def _encoders(settings: StageOneSettings) -> dict[str, Array]:
 
 
 def views_of(settings: StageOneSettings) -> Views:
-    """Return how sequences become views."""
+    """Return the rules that make views from sequences."""
     return Views(
         most=settings.views,
         window=settings.view_window,
@@ -218,7 +217,7 @@ def local_views(settings: StageOneSettings, rate: float) -> LocalTrain:
 
 
 def _stage_one_aggregator(settings: StageOneSettings, split: Split, *, share: float) -> Aggregator:
-    """Return what bounds and noises stage one; a private one gets its share of epsilon."""
+    """Return the aggregator of stage one; a private stage one costs `share` of epsilon."""
     users = len(split.train) if settings.sampling == "fixed" else split.public_train
     cohort = min(settings.stage1_cohort, users)
     sampling = Sampling(law=settings.sampling, users=users, cohort=cohort)
@@ -237,7 +236,7 @@ def _stage_one_aggregator(settings: StageOneSettings, split: Split, *, share: fl
 def _item_phase(
     task: Task[Any], aggregator: Aggregator, fresh_model: Callable[[], Params]
 ) -> Phase:
-    """Return phase one: item vectors from sequences."""
+    """Return the phase of stage one: item vectors from sequences."""
     settings, federation, views = task.settings, task.federation, views_of(task.settings)
 
     def examples() -> list[Packed]:
@@ -265,7 +264,7 @@ def _item_phase(
 def _joint_phase(
     task: Task[TwoStageSettings], network: Network, aggregator: Aggregator, first: int
 ) -> Phase:
-    """Return phase two: the DSSM from phase one's item vectors, on the joint loss."""
+    """Return the phase of stage two: the DSSM on the joint loss, from given item vectors."""
     settings, federation, n_items = task.settings, task.federation, task.federation.n_items
     views = views_of(settings)
 
@@ -314,13 +313,13 @@ def _joint_phase(
 
 
 def by_neighbours(settings: StageOneSettings, n_items: int, params: Params) -> Scorer:
-    """Return how item vectors rank: by nearness to what a person likes."""
+    """Return the scorer: it ranks items by the similarity of their vectors to liked items."""
     check_shapes(params, {ITEM_TABLE: (n_items, settings.embedding_size)})
     return neighbours(np.asarray(params[ITEM_TABLE]))
 
 
 def item_plan(task: Task[StageOneSettings]) -> Plan:
-    """Return stage one, and how its item vectors rank."""
+    """Return the plan of stage one alone."""
     ranker = partial(by_neighbours, task.settings, task.federation.n_items)
     return Plan(task=task, stages=partial(item_stage, task), ranker=ranker)
 

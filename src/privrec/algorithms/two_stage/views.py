@@ -1,8 +1,8 @@
-"""A client's sequence as masked views, drawn on the device (the paper's section on SSL).
+"""Views of a client's sequence, drawn on the device (the paper's section on SSL).
 
-The sequence is the person's likes in the order of time, each item once. A view is a window of it
-in two versions: one item replaced by a negative, and a segment replaced by another segment of the
-same person.
+The sequence is the person's likes in the order of time, each item once. A view is a window of the
+sequence in two versions: one with an item replaced by a negative, the other with a segment replaced
+by another segment of the same person.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,21 @@ from privrec.seeds import client_words
 from privrec.types import IntArray, Leaf
 
 SHORTEST = 3
-"""A shorter sequence cannot hold two segments that do not overlap: its client is skipped."""
+"""The smallest length of a sequence with two segments that do not overlap; clients with a shorter
+sequence are skipped."""
 
 
 class SequenceClient(NamedTuple):
-    """One client's views, padded; a pytree. Items are indices into `rows`.
+    """One client's V views, padded; a pytree. Items are indices into `rows`.
 
-    `rows` (R,): catalogue positions, padded with the catalogue's size. `masked` (V, L): windows
-    with one item replaced, `truth` (V,): that item, `pool` (P,): negatives for all views. `torn`
-    (V, L): the same windows with a segment replaced; `segments` (V, 1 + K, M): the true segment,
-    then negative ones, the first of which is the replacement. `length` (V,) and `span` (V,): how
-    many items of a window and of its segments are real. `size`: how many of the V views are real.
+    - `rows` (R,): catalogue positions, padded with the size of the catalogue.
+    - `masked` (V, L): windows with one item replaced; `truth` (V,) is the original item.
+    - `pool` (P,): negatives for all views.
+    - `torn` (V, L): the same windows with a segment replaced.
+    - `segments` (V, 1 + K, M): the original segment, then K others; the first of these is the
+      replacement.
+    - `length`, `span` (V,): the number of items in a window and in its segments, without padding.
+    - `size`: the number of views without padding.
     """
 
     rows: Leaf
@@ -42,10 +46,11 @@ class SequenceClient(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """How a sequence becomes views: at most `most` a round, windows of `window` items.
+    """The rules that make views from a sequence.
 
-    Segments have up to `segment` items and `others` negatives each; `negatives` items that the
-    client never saw are shared by all its views.
+    A client has at most `most` views per round, with windows of up to `window` items. A segment has
+    up to `segment` items, and `others` negative segments. All views of a client share `negatives`
+    items that she never saw.
     """
 
     most: int
@@ -57,14 +62,14 @@ class Views:
 
     @property
     def padded(self) -> int:
-        """The V of every client: whole batches."""
+        """The padded number of views of every client (V): whole batches."""
         return -(-self.most // self.batch_size) * self.batch_size
 
 
 def draw_views(
     clients: Clients, views: Views, *, n_items: int, seed: int, round_index: int
 ) -> list[SequenceClient]:
-    """Return each client's views of one round; a client too short for any has size 0."""
+    """Return each client's views of one round; a client with too short a sequence has size 0."""
     words = client_words(seed, round_index, "views", clients.ids, np.zeros(1, np.int64))
     made = []
     for k in range(len(clients)):
@@ -76,7 +81,7 @@ def draw_views(
 
 
 def in_order(items: Leaf) -> IntArray:
-    """Return each item once, where it first occurs.
+    """Return each item once, in the order of the first occurrences.
 
     >>> in_order(np.array([7, 3, 7, 9])).tolist()
     [7, 3, 9]
@@ -86,7 +91,7 @@ def in_order(items: Leaf) -> IntArray:
 
 
 def empty_client(views: Views, size: int, n_items: int) -> SequenceClient:
-    """Return a client without views, with `size` rows: for compiling, or for a skipped client."""
+    """Return a client without views and with `size` rows, to compile or for a skipped client."""
     count, window, segment = views.padded, views.window, views.segment
     return SequenceClient(
         rows=np.full(size, n_items, np.int32),
@@ -102,7 +107,7 @@ def empty_client(views: Views, size: int, n_items: int) -> SequenceClient:
 
 
 def row_buckets(largest: int, views: Views) -> list[int]:
-    """Return every number of rows that a client of up to `largest` items can be padded to."""
+    """Return all padded numbers of rows for clients with up to `largest` items."""
     top = _row_bucket(
         min(largest, views.most * (views.window + views.segment * (1 + views.others)))
         + views.negatives
@@ -152,7 +157,6 @@ def _views_of(
 def _packed(
     drawn: Sequence[IntArray], views: Views, n_items: int, *, count: int, width: int, span: int
 ) -> SequenceClient:
-    """Return the views with items re-indexed from 0, padded."""
     rows, index = np.unique(np.concatenate([part.ravel() for part in drawn]), return_inverse=True)
     ends = np.cumsum([part.size for part in drawn])
     masked, truth, pool, torn, segments = (
@@ -169,7 +173,7 @@ def _packed(
 
 
 def unseen(seen: Leaf, count: int, n_items: int, draw: np.random.Generator) -> IntArray:
-    """Return `count` random items that are not among `seen`; none if all items were seen."""
+    """Return `count` random items that are not in `seen`; none if all items are in `seen`."""
     drawn = draw.integers(n_items, size=4 * count)
     drawn = drawn[~np.isin(drawn, seen)][:count]
     if len(drawn) < count:
@@ -181,9 +185,9 @@ def unseen(seen: Leaf, count: int, n_items: int, draw: np.random.Generator) -> I
 def other_places(
     begin: IntArray, span: int, total: int, count: int, draw: np.random.Generator
 ) -> IntArray:
-    """Return starts of `count` segments for each of `begin`, none of which overlaps it.
+    """Return the starts of `count` segments for each start in `begin`; they do not overlap its own.
 
-    Needs total >= 3 · span - 1: then at least one side has room for a segment.
+    With total ≥ 3 · span - 1, at least one side has room for a segment.
     """
     left = np.maximum(0, begin - span + 1)
     right = np.maximum(0, total - 2 * span - begin + 1)
