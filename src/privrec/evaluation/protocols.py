@@ -21,9 +21,9 @@ CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
 class Held:
     """The data of some people in a test. All three fields have the same people in the same order.
 
-    `kept` is on the device. `tested` has the liked lines that are ranked. A person without such a
-    line is not tested. `hidden` has all lines of a person that are not on her device, including the
-    tested lines.
+    `kept` is on the device. `hidden` has the other lines, but in the validation of leave-last not
+    those from the last like on. `tested` has the liked lines of `hidden` that are ranked; a person
+    without one is not tested.
     """
 
     kept: Clients
@@ -57,9 +57,8 @@ class Protocol:
     files has fixed train and test files. All people train on the train file and are tested on the
     test file. Validation people hold out half of their lines in the train file.
 
-    `candidates` are the items among which a tested item is ranked: the items that the person never
-    had ("unseen"), or all items that the device does not keep ("not-kept"). The tested item itself
-    is always included.
+    `candidates` are the items among which a tested item is ranked, besides itself: the items that
+    the person never had ("unseen"), or all items that the device does not keep ("not-kept").
     """
 
     name: ProtocolName
@@ -161,7 +160,7 @@ def in_halves(federation: Federation, seed: int, halving: Halving, positions: In
 def before_last_like(federation: Federation, positions: IntArray) -> Held:
     """Return the data of people who keep the lines before their last like, which is tested.
 
-    A person with one like keeps this like and is not tested.
+    A person with one like keeps it and is not tested.
     """
     clients = federation.take(positions)
     back = np.where(_likes(clients) > 1, 1, 0)
