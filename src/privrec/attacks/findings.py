@@ -62,8 +62,8 @@ _MISSING = 0.01
 for that only if the step of 32-bit floats at its size, in units of the noise, is at most this
 number."""
 _COARSE = 0.05
-"""A noise is compared only if the step of its entry, of the grid or of 32-bit floats, is at most this
-share of the noise's scale."""
+"""A noise is compared only if the step of its entry (of the grid, or of 32-bit floats) is at most
+this share of the noise's scale."""
 _ALIKE = 0.9
 _LARGEST = 600.0
 """The largest absolute value of Laplace noise of scale 1. Beyond it, probabilities underflow."""
