@@ -293,7 +293,7 @@ def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
     x be a person's loss under the target, m1 the mean of her losses under shadows trained with her,
     m0 the mean under shadows without her, and v the variance of her losses. The ratio is:
 
-            log N(x; m1, v) - log N(x; m0, v) = ((x - m0)² - (x - m1)²) / 2v
+        log N(x; m1, v) - log N(x; m0, v) = ((x - m0)² - (x - m1)²) / 2v
 
     There are few models, so the same v is used with her and without her, and v is pulled towards
     the mean variance over all people, which has the weight of `_PRIOR` losses. The ratio is NaN if

@@ -334,8 +334,9 @@ def files_here(name: str) -> Path | None:
     Return None if a download is needed: there are no files, or those in the cache are not the
     published ones, and a download replaces them.
 
-    Raises: |        DataError: `$PRIVREC_DATA` has files that are not the published ones. They
-    would be read |            before the files in the cache.
+    Raises:
+        DataError: `$PRIVREC_DATA` has files that are not the published ones. They would be read
+            before the files in the cache.
     """
     published = _published(name)
     try:
@@ -353,8 +354,9 @@ def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Pa
     The archive is kept only if its files have the published SHA-256 sums. `address` replaces the
     publisher's address. `timeout` is the longest wait for data, in seconds.
 
-    Raises: |        DataError: There is no download, or it failed. The message names the file to
-    get by hand and |            the folder to put it in.
+    Raises:
+        DataError: There is no download, or it failed. The message names the file to get by hand
+            and the folder to put it in.
     """
     published = _published(name)
     if here := files_here(name):
