@@ -18,7 +18,8 @@ ChanceLaw = tuple[F64, F64]
 _SLOPES = np.geomspace(1e-4, 1e2, 60)
 """The slopes t at which a Chernoff bound is computed, in units of 1 / standard deviation."""
 _FAR = 40.0
-"""Values further from the mean, in standard deviations, have probability 0 in floating point."""
+"""A value more than this many standard deviations from the mean has probability 0 in floating
+point."""
 
 
 def few_places(balls: int, places: float, hit: int) -> float:

@@ -1,10 +1,14 @@
 """Mistakes of a training that an audit finds in internal data, which no attacker sees.
 
-It looks for these mistakes: what the server sends or releases does not come from published sums
-alone; one person's contribution is larger than its bound; the noise is not what the ledger says, or
-is used again; cohorts (the people of a round) are not drawn as the ledger says; the ledger lacks
-sums. The thresholds are so wide that a correct training has a finding less than once in a million
-audits.
+An audit looks for these mistakes:
+
+- What the server sends or releases does not come from published sums alone.
+- One person's contribution is larger than its bound.
+- The noise is not what the ledger says, or is used again.
+- Cohorts (the people of a round) are not drawn as the ledger says.
+- The ledger does not count all sums.
+
+The thresholds are so wide that a correct training has a finding less than once in a million audits.
 """
 
 import math
@@ -261,10 +265,7 @@ def _is_of_another_law(noise: F64, law: stats.rv_continuous) -> bool:
 
 
 def _is_missing(noise: F64, published: F64) -> bool:
-    """Return whether too many entries have no noise; by chance, about one in 10,000 has none.
-
-    An entry is not tested if the step of 32-bit floats at its size is coarse relative to the noise.
-    """
+    """Return whether too many entries have no noise; by chance, about one in 10,000 has none."""
     fine = noise[np.spacing(np.abs(published).astype(np.float32)) <= _MISSING]
     zeros = np.count_nonzero(fine == 0)
     return bool(stats.binom.sf(zeros - 1, len(fine), _MISSING) < _CHANCE)
@@ -379,8 +380,7 @@ def largest_noises(played: ObservedRound) -> dict[str, Largest]:
     """Return the largest noises on each sum of a round.
 
     Published numbers lie on a grid. A random part of the grid step is added to each noise, so that
-    the grid alone makes no two values equal. These parts are the same in each audit. Entries whose
-    step is coarse relative to the noise are left out.
+    the grid alone makes no two values equal. These parts are the same in each audit.
     """
     scale, largest = played.noise_scale, {}
     draw = rng(0, played.round_index, "audited noise")

@@ -180,7 +180,6 @@ def sender(
 
 
 def _observed(rounds: list[ObservedRound], plan: Plan) -> Plan:
-    """Return the same plan with stages that record each round."""
     return replace(plan, stages=cache(partial(_observed_stages, rounds, plan)))
 
 

@@ -157,7 +157,7 @@ class Reader:
         }
         flagged = [name for span in spans.values() for name in span]
         # If the columns were computed from people's records, their order could be that of one
-        # person's.
+        # person's. So they are sorted.
         for name in sorted(known) if what == "user" else known:
             if name not in flagged:
                 feature, check = self._feature(table, name, may_split=True)
@@ -258,7 +258,6 @@ class Reader:
                     )
 
     def _meanings(self, table: RawTable) -> dict[Role, str]:
-        """Return the columns of the user, item, value and time."""
         context = self.context
         taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
         meanings: dict[Role, str] = {}

@@ -78,8 +78,10 @@ def import_files(
     `how` are fields of `Reader`: the meaning of columns, and the notation in files. Without `users`
     or `items`, the people or items are those that occur in `source` and `test`. For an atomic
     RecBole file (.inter) or its folder, the .user and .item files next to it are read too. `test`
-    has lines for testing, in the form and columns of `source`; nothing else is computed from it. A
-    given `items` file counts as the public catalogue, and a given `positive_above` as a public
+    has lines for testing, in the form and columns of `source`; nothing but those two lists is
+    computed from it.
+
+    A given `items` file counts as the public catalogue, and a given `positive_above` as a public
     choice. `public_item_features` declares that no column of `items` was computed from people's
     data. Everything else is computed from the data and not declared public (docs/data.md).
 
@@ -124,7 +126,6 @@ def import_files(
 
 
 def _declared(items: Table | None, positive_above: float | None, *, item_features: bool) -> Public:
-    """Return what the arguments of the import declare public."""
     if item_features and items is None:
         raise SettingsError("`--public-item-features` is about the items file, but none is given")
     return Public(
@@ -202,7 +203,6 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
 
 
 def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
-    """Return the test lines, with the columns and types of the other lines."""
     if asked.columns != lines.columns:
         raise DataError(
             f"{test} must have the same columns as {source}: {', '.join(lines.columns)};"
@@ -215,7 +215,6 @@ def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table)
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
-    """Return the distinct ids of people or items in the lines."""
     ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
@@ -302,7 +301,6 @@ _TELLING = 5
 
 
 def _telling_features(tables: Tables) -> list[str]:
-    """Return a warning for each feature whose values nearly identify a person."""
     lines = tables.interactions
     return [
         f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person, so"

@@ -51,11 +51,10 @@ def load(
     alone. `user`, `item`, `value` and `time` name columns of the frame, and `title` a column of
     `items`. Usual names such as `user_id` or `rating` are found without them. `context` lists
     context columns. `users` and `items` are frames of ids and features. `test` has lines for
-    testing, with the columns of `data`. A value above `positive_above` is a like. `name` is the
-    name of the data. `population` (default: `name`) names the people in ledgers. `skip_bad` leaves
-    out rows that cannot be used. A given `items` or `positive_above` counts as public: chosen
-    without looking at people's data. `public_item_features` declares the same of all columns of
-    `items`.
+    testing, with the columns of `data`. A value above `positive_above` is a like. `population`
+    (default: `name`, the name of the data) names the people in ledgers. `skip_bad` leaves out rows
+    that cannot be used. A given `items` or `positive_above` counts as public: chosen without
+    looking at people's data. `public_item_features` declares the same of all columns of `items`.
     """
     roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
     mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
@@ -91,7 +90,6 @@ def load(
 
 
 def _import_frames(population: str, **how: Any) -> Federation:
-    """Return the federation that an import of files with these tables would give."""
     try:
         result = import_files(**how)
         manifest = replace(result.tables.manifest, population=population)
@@ -103,7 +101,6 @@ def _import_frames(population: str, **how: Any) -> Federation:
 
 
 def _table(data: object, file: str) -> RawTable:
-    """Return a frame as a raw table; errors call the frame `file`."""
     frame = as_polars(data, file)
     return RawTable(file=file, frame=frame, lines=np.arange(frame.height), is_text=False)
 

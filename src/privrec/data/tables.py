@@ -253,7 +253,6 @@ _AT_A_TIME = 2**20
 
 
 def _has_repeats(columns: Clients, n_items: int) -> bool:
-    """Return whether a person has the same item twice."""
     offsets = columns.offsets
     for first, last in cuts(offsets, _AT_A_TIME):
         owner = np.repeat(np.arange(last - first), np.diff(offsets[first : last + 1]))
@@ -294,7 +293,6 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
 
 
 def _undeclared_of_items(tables: Tables) -> list[str]:
-    """Return the columns of items that are not declared public."""
     declared = tables.manifest.public.item_features
     if declared is True:
         return []

@@ -24,8 +24,8 @@ FEWEST = 50
 standard error of a difference is larger than most differences between settings."""
 _ENOUGH = 1000
 """The number of people to test candidates on. If there are fewer validation people, up to a fifth
-of the training people are tested too. No sample is smaller, even if it has more than `_SCORES`
-scores."""
+of the training people are tested too. A sample is never smaller than this, even with more than
+`_SCORES` scores."""
 _SCORES = 10**8
 """The most scores (people times items) of one candidate, which limits the time. Chosen by hand."""
 
@@ -130,7 +130,7 @@ def _fifth(federation: Federation, seed: int, positions: IntArray) -> Held:
 def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
     """Return for each line whether it is in a random fifth (rounded) of its client's lines.
 
-    It does not depend on other clients.
+    Which lines these are does not depend on other clients.
     """
     place = drawn_places(clients, seed=seed, round_index=0, purpose="hold out")
     return np.asarray(place < ((clients.sizes + 2) // 5)[clients.owner])

@@ -1,12 +1,12 @@
 """95 % confidence intervals for the mean of a metric over people.
 
-The method is a bootstrap over people: as many people as were tested are drawn from them with
-replacement, 2,000 times. The interval is the middle 95 % of the means of these draws. Above `MANY`
-people, the means are taken as normal, and their standard deviation is computed without drawing. Two
-artificial people are added to the tested people. Without them, an interval would have length 0 if
-all values are equal, and would be too short if hits are rare or people few. The more people are
-tested, the closer the artificial people are to them. Two recommenders are compared person by
-person. In a mean over random seeds, a person who is tested under several seeds counts as one.
+The method is a bootstrap over people, or a normal approximation for more than `MANY` people. As
+many people as were tested are drawn from them with replacement, 2,000 times. The interval is the
+middle 95 % of the means of these draws. Two artificial people are added to the tested people.
+Without them, an interval would have length 0 if all values are equal, and would be too short if
+hits are rare or people few. The more people are tested, the closer the artificial people are to
+them. Two recommenders are compared person by person. In a mean over random seeds, a person who is
+tested under several seeds counts as one.
 """
 
 import math

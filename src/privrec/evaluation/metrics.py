@@ -47,10 +47,10 @@ class PeopleFigures:
     ideal list has as many likes as the smaller of k and their number. `recall` is the share of her
     distinct likes in the first k of the list. If each line has its own list, `list_ndcg` and
     `recall` are means over her lists. `popular` is the share of her lines that are hits of this
-    recommender and of popularity. `novelty` is the mean `surprise` of the first k items that her
-    device lists. `head`, `middle` and `tail` are `hits` on the lines whose item is in that part of
-    the catalogue (`parts_of`). A value is NaN without such lines, and in `popular` if popularity
-    was not tested.
+    recommender and of popularity; NaN if popularity was not tested. `novelty` is the mean
+    `surprise` of the first k items that her device lists. `head`, `middle` and `tail` are `hits` on
+    the lines whose item is in that part of the catalogue (`parts_of`). These three and `new_only`
+    are NaN without such lines.
     """
 
     hits: F64

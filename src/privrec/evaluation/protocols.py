@@ -116,7 +116,6 @@ class Protocol:
         return chosen(ids, self.validation_share, seed=self.seed, purpose="validation")
 
     def _trained(self, clients: Clients) -> Clients:
-        """Return the training lines of people."""
         if self.name == "leave-last":
             back, _ = self._held_back(clients)
             return clients.keep(_row(clients) < _cut(clients, back)[clients.owner])
@@ -134,7 +133,7 @@ class Protocol:
         return np.where(enough, most, 0), np.where(enough, 1, 0)
 
     def _last_like(self, federation: Federation, positions: IntArray, *, validation: bool) -> Held:
-        """Return the data before the last like; for validation, before the like before that."""
+        """Return the data for a test on the last like; for validation, on the like before it."""
         clients = federation.take(positions)
         trained, tested = (_cut(clients, back) for back in self._held_back(clients))
         if validation:

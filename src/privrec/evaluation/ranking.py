@@ -41,9 +41,9 @@ class EvalReport:
     `recall` is empty if the protocol does not use it. `interval` belongs to `hits`, `new_interval`
     to `new_only`. `beyond` has, by name and k, metrics of the lists that devices would show:
     `coverage` of the catalogue, `novelty`, and the share of the hits that popularity has too
-    (`popular_hits`); None if unknown. It is empty if the report is about some of the people.
-    `beyond_interval` has the intervals of `novelty` and `popular_hits`. Coverage is a count and has
-    no interval.
+    (`popular_hits`), each None if unknown. `beyond` is empty if the report is about a part of the
+    people. `beyond_interval` has the intervals of `novelty` and `popular_hits`; coverage is a count
+    and has none.
     """
 
     tested: int
@@ -277,7 +277,6 @@ def _mark(listed: BoolArray, ranks: Ranks) -> None:
 
 
 def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
-    """Return the ranks of people who all have a tested line."""
     table, rows = _scores(held, scorer)
     return rank_table(
         table,
@@ -325,7 +324,6 @@ def _parts(held: Held, most: int) -> Iterator[Held]:
 
 
 def _distinct(clients: Clients, n_items: int) -> IntArray:
-    """Return the number of different items of each client."""
     pairs = np.unique(clients.owner * n_items + clients.item)
     return np.bincount(pairs // n_items, minlength=len(clients))
 

@@ -132,7 +132,6 @@ def _entries(scores: Scores, rows: Rows, pairs: IntArray) -> Entries:
 
 
 def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
-    """Set the scores of these (person, item) pairs to minus infinity in all rows of the person."""
     scores[_cells(scores, rows, np.sort(pairs))] = -np.inf
 
 

@@ -16,8 +16,8 @@ from privrec.privacy.release import NoiseSource, Release, Sampling, check_noise
 from privrec.types import F32, F64, Leaf, Norm
 
 _GRID = 2.0**-12
-"""Published values are rounded to this share of the noise's scale, rounded down to a power of 2.
-Chosen by hand (docs/privacy.md, floating point)."""
+"""Published values are rounded to multiples of this number times the noise's scale, which is first
+rounded down to a power of 2. Chosen by hand (docs/privacy.md, floating point)."""
 _QUANTILE_RATE = 0.2
 """The learning rate of adaptive clipping: η_C of Andrew et al. 2021."""
 MOST_MOVE = 2.0**40

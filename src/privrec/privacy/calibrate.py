@@ -201,8 +201,8 @@ class Sums:
         """The number of like-minded people whose sums are as long as the noise on them.
 
         m contributions of length C at most add up to length mC, and over T releases to TmC; the
-        noise on d numbers of standard deviation s has length s√(Td). So each sum needs m =
-        (s/C)√(d/T), and the data m / share people.
+        noise on d numbers of standard deviation s has length s√(Td). So m = (s/C)√(d/T) people must
+        be in each sum, and m / share people must train.
         """
         release, sampling = self.release, self.release.sampling
         # The scale of Laplace noise is its standard deviation over √2.

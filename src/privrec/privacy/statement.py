@@ -247,7 +247,6 @@ def used_as_public(item_features: Sequence[str]) -> str:
 
 
 def _listed(left_out: Sequence[str]) -> str:
-    """Return what is not covered as a part of a sentence."""
     *parts, last = left_out
     return f"not covered: {'; '.join(parts)}; and {last}"
 

@@ -223,7 +223,6 @@ def check_certificate(path: Path, *, owner: Path | None = None) -> None:
 
 
 def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    """Return the allowed uses of the authority's key, or of the server's key."""
     return x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
@@ -238,7 +237,6 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Return `host` as an IP address if possible, otherwise as a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -291,7 +291,6 @@ class Roster:
 
 
 def _members(keys: Mapping[int, Mapping[str, bytes]]) -> list[int]:
-    """Return the members in order; raise `FederationError` if keys have a wrong form."""
     for node, parts in by_node(keys, "keys").items():
         check_advertised(node, parts)
     return sorted(keys)

@@ -201,7 +201,6 @@ class NodeRound:
             return total
 
     def _opened(self, dealer: int, box: bytes) -> tuple[bytes, bytes]:
-        """Return the shares of the seed and of the mask key that `dealer` made for this node."""
         if not is_bytes(box, _SEALED):
             raise BadDealer(dealer, "have a wrong length")
         roster, digests = self._roster, box[:_DIGESTS]

@@ -54,7 +54,6 @@ def same_as_printed(numbers: Numbers) -> tuple[int, int]:
 
 
 def _both(numbers: Numbers) -> list[tuple[float, float]]:
-    """Return (our number, printed number) for all numbers that have both."""
     both = [(number.value, number.printed) for number in numbers]
     return [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
 
@@ -212,7 +211,6 @@ class Mistake:
 
 
 def _sentences(name: str, words: str, results: Results) -> str:
-    """Return the sentences of a result that contain `words`."""
     known = results[name].sentences if name in results else []
     return " ".join(line for line in known if words in line)
 

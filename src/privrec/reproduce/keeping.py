@@ -268,7 +268,6 @@ _SHORT_PROGRAM = 0.055
 
 
 def _short_program() -> float:
-    """Return the seconds of a short computation in numpy and Python."""
     begun, values = time.perf_counter(), np.full((64, 128), 0.5, np.float32)
     for k in range(20_000):
         values = np.tanh(values + 0.01 * (k % 7))

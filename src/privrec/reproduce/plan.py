@@ -235,7 +235,6 @@ def _numbers(plan: Plan, line: Line) -> list[Number]:
 
 
 def _with_printed(columns: _Columns, line: Line) -> list[Number]:
-    """Return the numbers of a line by column, together with the paper's numbers."""
     return [
         Number(
             panel=line.panel,
