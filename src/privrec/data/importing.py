@@ -79,11 +79,10 @@ def import_files(
     or `items`, the people or items are those that occur in `source` and `test`. For an atomic
     RecBole file (.inter) or its folder, the .user and .item files next to it are read too. `test`
     has lines for testing, in the form and columns of `source`; nothing but those two lists is
-    computed from it.
-
-    A given `items` file counts as the public catalogue, and a given `positive_above` as a public
-    choice. `public_item_features` declares that no column of `items` was computed from people's
-    data. Everything else is computed from the data and not declared public (docs/data.md).
+    computed from it. A given `items` file counts as the public catalogue, and a given
+    `positive_above` as a public choice. `public_item_features` declares that no column of `items`
+    was computed from people's data. Everything else is computed from the data and not declared
+    public (docs/data.md).
 
     Raises:
         DataError: A bad row (unless `skip_bad`), a missing column or a file that cannot be read.

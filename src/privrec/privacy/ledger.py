@@ -9,12 +9,12 @@ passed on unchanged for both sampling laws. Under replace-one the library's PLD 
 Gaussian compares two mixtures, shifted to opposite sides of their common part. This is an upper
 bound for cohorts drawn without replacement (docs/privacy.md).
 
-How well an attacker who sees all that is published can tell whether one person took part is a ROC
+An attacker sees all that is published. How well he can tell whether one person took part is a ROC
 curve: (ε, δ)-DP bounds every test by TPR <= e^ε FPR + δ and 1 - FPR <= e^ε (1 - TPR) + δ. A ledger
 has a δ for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 2022, f-DP). For
-Gaussian noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ). If he gave it
-an even chance before, he can come to believe it to e^L / (1 + e^L), where L is the logarithm of how
-much more likely the releases are if she took part than if not.
+Gaussian noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ). If he believed
+with probability 1/2 that she took part, the releases change this to e^L / (1 + e^L), where L is the
+logarithm of how much more likely they are if she took part than if not.
 """
 
 import math
@@ -183,7 +183,7 @@ def best_area(ledger: PrivacyLedger) -> float:
 
 
 def best_curve(ledger: PrivacyLedger) -> list[tuple[float, float]]:
-    """Return that curve as points (FPR, TPR)."""
+    """Return the curve of `best_rates` as points (FPR, TPR)."""
     return list(zip(_GRID.tolist(), best_rates(ledger, _GRID).tolist(), strict=True))
 
 

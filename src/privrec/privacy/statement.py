@@ -188,7 +188,7 @@ class NodeNoise:
         )
 
     def short(self) -> str:
-        """Return the same in short."""
+        """Return what `words` says, in short."""
         return _SHORT_SERVER.format(
             epsilon=epsilon_text(self.epsilon),
             strength=strength_of(self.epsilon),

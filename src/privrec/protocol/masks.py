@@ -181,9 +181,9 @@ def default_degree(nodes: int) -> int:
     nodes, the probability that any neighbourhood breaks 2t > n + colluding (see `secure_sum`) is
     below 2^-36. The number 40 is chosen by hand.
 
-    By chance, a neighbourhood can miss a larger share than all nodes together. With this threshold
-    and 1,000 nodes, a round fails in 1 of 10,000 cases if 10 % of the nodes are missing, and in 1
-    of 10 cases if 15 % are missing.
+    By chance, more nodes can be missing in a neighbourhood than on average. With this threshold and
+    1,000 nodes, a round fails in 1 of 10,000 cases if 10 % of the nodes are missing, and in 1 of 10
+    cases if 15 % are missing.
 
     >>> default_degree(50), default_degree(1000)
     (49, 80)
