@@ -189,10 +189,10 @@ class Roc(Kind):
 def measured(members: F64, others: F64, *, confidence: float = _CONFIDENCE, seed: int = 0) -> Roc:
     """Return how well the scores separate members from others; members should have higher scores.
 
-    The area under the ROC curve (AUC) is the probability that a member scores higher than a person
-    of the other group, where a tie counts half. Random scores have an AUC of 1/2 on average. The
-    true-positive rate is the largest one among all thresholds with at most the given false-positive
-    rate. The intervals are quantiles of a bootstrap over members and over others.
+    The area under the ROC curve (AUC) is the probability that a member scores higher than another
+    person, where a tie counts half; 1/2 for random scores. The true-positive rate is the largest
+    one among all thresholds with at most the given false-positive rate. The intervals are quantiles
+    of a bootstrap over members and over others.
     """
     for name, scores in (("members", members), ("others", others)):
         if not len(scores):

@@ -210,7 +210,6 @@ def other_bound(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def _ends(rounds: Sequence[ObservedRound]) -> Iterator[ObservedRound]:
-    """Yield the first and the last round of each phase with noise."""
     for played in by_phase([each for each in rounds if each.is_private]).values():
         yield played[0]
         if len(played) > 1:
@@ -560,7 +559,6 @@ def _in_a_row(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
 
 
 def _spread(counts: np.ndarray, trials: int, share: float, what: str) -> str:
-    """Return a finding if binomial counts vary too much or too little."""
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
     total = float(np.square(counts - mean).sum()) / variance
     more, less = tails([(binomial_squares(trials, share), len(counts))], total)

@@ -70,7 +70,7 @@ class Options:
     """The options of an attack.
 
     `repetitions` is the number of attacked models, `shadows` the number of models for kind `ratio`.
-    The attacker guesses about at most `people` members of a model, and as many others.
+    For `people`, see `MOST_PEOPLE`.
     """
 
     kinds: Sequence[str] = MODEL_KINDS
@@ -358,7 +358,7 @@ def answers_of(
     """Return the answers of each model, by name, after training the models that are missing.
 
     If the data has a name, `workers` models are trained at a time, each in its own process on one
-    core. Otherwise models are trained one after another in this process.
+    core; otherwise one after another in this process.
     """
     models, data = prepared.models, prepared.data
     missing = [model for model in models.values() if not model.was_asked]

@@ -154,7 +154,6 @@ def exact_scores(rounds: Sequence[ObservedRound], targets: Canaries, others: Fed
 
 
 def _correlation(gram: F64) -> float:
-    """Return the mean correlation of the scores of two people, given their inner products."""
     deviations = np.sqrt(np.maximum(np.diag(gram), 1e-300))
     count = len(gram)
     whole = float((gram / np.outer(deviations, deviations)).sum())

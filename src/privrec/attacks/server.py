@@ -132,7 +132,6 @@ def items_of(person: Clients) -> Items:
 
 
 def _after(stage: Stage, state: ServerState, federation: Federation, seed: int) -> ServerState:
-    """Return the state after a phase of one round; for any other stage, the unchanged state."""
     if not isinstance(stage, Phase) or stage.rounds > 1:
         return state
     around = Surroundings(

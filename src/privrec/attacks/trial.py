@@ -334,7 +334,6 @@ def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
 def _with_lines(
     person: Clients, lines: IntArray, items: IntArray, liked: BoolArray | bool = True
 ) -> Clients:
-    """Return the person with only these of her lines, and with these items on them."""
     return replace(
         person,
         offsets=np.array([0, len(lines)]),

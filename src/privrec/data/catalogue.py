@@ -1,6 +1,6 @@
 """The public part of a data set: its items, their titles and features, and the schema.
 
-A catalogue is stored with each model, so that a phone can rank items without other people's data.
+Each model has one, so that a phone can rank items without other people's data.
 """
 
 import json
@@ -21,8 +21,8 @@ class Catalogue:
     """The public part of a data set: `titles` are safe to show, `items` has one row per item.
 
     `undeclared` lists what was computed from people's data, or, for features of items, may have
-    been. No privacy guarantee covers it. If `has_dislikes` is false, every line (interaction) is a
-    like, because the data have no column of ratings.
+    been. No privacy guarantee covers it. Without `has_dislikes`, the data have no column of
+    ratings, and every line (interaction) is a like.
     """
 
     name: str

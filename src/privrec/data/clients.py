@@ -249,10 +249,7 @@ def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
 
 
 def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str) -> IntArray:
-    """Return the index of each line in a random order of its client's lines, from 0.
-
-    The order does not depend on other clients.
-    """
+    """Return the index of each line in a random order of its client's lines, from 0."""
     owner, place = clients.owner, clients.place
     drawn = np.empty_like(place)
     words = client_words(seed, round_index, purpose, clients.ids[owner], place)

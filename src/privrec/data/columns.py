@@ -295,7 +295,6 @@ class Reader:
         return key
 
     def _find(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
-        """Return the column with this meaning, by the mapping or by a common name."""
         theirs = self.mapping.get(ours)
         if theirs is not None:
             if theirs not in table.frame.columns:
@@ -355,7 +354,6 @@ def _by_name(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
 
 
 def _kind(column: pl.Series) -> str:
-    """Return the kind of a feature and its number of values, as text."""
     if column.null_count() == column.len():
         return "empty"
     if column.dtype.is_float():

@@ -181,7 +181,6 @@ def _with_siblings(
 
 
 def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
-    """Raise if an option needs a file that is missing, or if options contradict each other."""
     mapping = reader.mapping
     for ours in mapping:
         if ours not in USUAL_NAMES:
@@ -330,7 +329,6 @@ be at least `_FEWEST_ITEMS` items and a share of at least `_OFTEN` of such neigh
 
 
 def _telling_ids(tables: Tables) -> list[str]:
-    """Return a warning if the ids of items reveal the order of people's lines."""
     if tables.manifest.public.items:
         return []
     first = tables.interactions.unique("item", keep="first", maintain_order=True)

@@ -176,7 +176,6 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
 
 
 def _separated(raw: bytes, *columns: str, kind: type[pl.DataType] = pl.String) -> pl.DataFrame:
-    """Return the columns of a file whose fields are separated by `::`."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:

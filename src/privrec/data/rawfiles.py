@@ -191,7 +191,6 @@ class _Fields(NamedTuple):
 
 
 def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
-    """Return the fields of a text, without the quotes around fields if `quoted` is true."""
     quoted = quoted and '"' in text
     fields = _split_even(text, separator, quoted=quoted)
     if fields is None and quoted:

@@ -202,10 +202,7 @@ def is_here(name: str) -> bool:
 
 
 def describe_data(data: str) -> dict[str, Any]:
-    """Return the numbers of people, items, interactions and likes, and the features.
-
-    This reads the data of all people, about a thousand people at a time.
-    """
+    """Return the numbers of people, items, interactions and likes, and the features."""
     federation = load(data)
     sizes: list[np.ndarray] = []
     liked = tested = 0

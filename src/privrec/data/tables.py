@@ -406,7 +406,6 @@ def _encode_frame(
             numbers=None if side == "item" else numbers.get(column.name),
         )
         if feature.rows == 0:
-            # Without values, the feature's table would have no rows.
             continue
         features.append(feature)
         bags[feature.table] = bag

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 ITEM_LIST = "the list of items and their features"
-"""The entry of a catalogue's `undeclared` for a list of items that was computed from the data."""
+"""The entry of a catalogue's `undeclared` for a computed list of items."""
 ITEM_FEATURES = "the features of items"
-"""The beginning of the entry of `undeclared` for features of items that are not declared public."""
+"""The beginning of its entry for features of items that are not declared public."""
 _BREAKS = re.compile(r"\r\n|[\t\n\r]")
 # Unicode categories: control, format (bidirectional overrides, zero-width signs), surrogates, line
 # and paragraph separators.

@@ -12,22 +12,21 @@ from privrec.errors import DataError
 
 _ROOM = 100 * 2**20
 _GROWTH = 250
-"""A file may unpack to `_ROOM` bytes, or to `_GROWTH` times its size if that is more, so that a
-malicious file cannot fill the memory. Chosen by hand; tables unpack to 3 to 30 times their size."""
+"""A file may unpack to `_ROOM` bytes, or to `_GROWTH` times its size if that is more: a malicious
+file must not fill the memory. Chosen by hand; tables unpack to 3 to 30 times their size."""
 _GZ = b"\x1f\x8b"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _NOT_READ = (
     *(_GZ, *_ZIP, b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c"),
     *(b"Rar!\x1a\x07", b"\xd0\xcf\x11\xe0"),
 )
-"""The first bytes of files that cannot be read after unpacking: packed again or in another way, or
-old office documents."""
+"""The first bytes of files that are packed again or in another way, and of old office documents."""
 
 
 def read_bytes(path: Path) -> tuple[str, bytes]:
     """Return the name and the bytes of a file, or of the one file in a gz or zip file.
 
-    Whether a file is packed is seen from its first bytes, not from its name.
+    The first bytes of a file tell whether it is packed.
     """
     name, raw = path.name, _read(path)
     if raw.startswith(_GZ):

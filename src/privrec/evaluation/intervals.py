@@ -100,7 +100,7 @@ def ends_of_shares(figures: F64) -> tuple[F64, F64]:
 
 
 def ends_of_differences(each: F64) -> tuple[F64, F64]:
-    """Return both ends of the interval for the mean difference of each column; rows are people.
+    """Return both ends of the interval of each column's mean difference over people.
 
     The two artificial people have differences of the same size and opposite signs.
     """
@@ -302,7 +302,7 @@ def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
 def _counts(people: int) -> F32:
     """Return how often each of `people` is in each draw, shape (REPLICATES, people).
 
-    The draws depend on the number of people alone, so equal values have equal intervals.
+    Equal values have equal intervals, because the draws depend on the number of people alone.
     """
     drawn = rng(0, people, "interval").integers(people, size=(REPLICATES, people))
     drawn += people * np.arange(REPLICATES)[:, None]

@@ -182,8 +182,8 @@ share is wider than most differences."""
 def by_items(items: IntArray) -> list[BoolArray]:
     """Return groups of people with similar numbers of items, as masks, from few items to many.
 
-    `items` has the number of items on each person's device. The groups have about the same size,
-    and people with the same number are in the same group.
+    `items` has the number of items on each person's device. People with the same number are in the
+    same group, and the groups have about the same size.
     """
     left = len(items)
     if not left:

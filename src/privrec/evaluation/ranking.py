@@ -270,7 +270,6 @@ def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:
-    """Mark for each k the items that are among the first k of any list."""
     for place, k in enumerate(KS):
         items = ranks.listed[:, :k]
         listed[place, items[items >= 0]] = True

@@ -126,7 +126,6 @@ def _likes_of(tested: Clients, n_items: int) -> _Likes:
 
 
 def _entries(scores: Scores, rows: Rows, pairs: IntArray) -> Entries:
-    """Return the entries of these (person, item) pairs in all rows of the person."""
     row, item = _cells(scores, rows, pairs)
     return Entries(row, item, scores[row, item])
 

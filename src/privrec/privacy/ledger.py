@@ -178,7 +178,7 @@ def best_rates(ledger: PrivacyLedger, false_positives: F64) -> F64:
 
 @lru_cache(maxsize=64)
 def best_area(ledger: PrivacyLedger) -> float:
-    """Return the area under that curve: no attack has a larger AUC, except by chance."""
+    """Return the area under `best_rates`: no attack has a larger AUC, except by chance."""
     return float(np.trapezoid(best_rates(ledger, _GRID), _GRID))
 
 

@@ -378,7 +378,6 @@ def _without_guarantee(
 
 
 def _statement(ledger: PrivacyLedger, epsilon: float, delta: float, left_out: list[str]) -> str:
-    """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
     sampling = ledger.entries[-1][0].sampling
     return (
         f"{_covered(sampling)} is protected against anybody who sees "
@@ -390,7 +389,6 @@ def _statement(ledger: PrivacyLedger, epsilon: float, delta: float, left_out: li
 
 
 def _short(ledger: PrivacyLedger, delta: float) -> str:
-    """Return who is protected, against whom, and what an attacker can come to believe."""
     sampling = ledger.entries[-1][0].sampling
     return (
         f"{_covered(sampling)} is protected against anybody who sees the model, with all"

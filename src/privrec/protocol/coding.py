@@ -266,5 +266,4 @@ def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
 
 
 def _upper(size: int) -> BoolArray:
-    """Return a mask of the upper triangle of a matrix, (size, size), including the diagonal."""
     return np.tri(size, dtype=np.bool_).T

@@ -359,7 +359,6 @@ def _recovered(
     dealt: Mapping[int, bytes],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> bytes:
-    """Return a secret of a node from the shares that match their digests."""
     first = 0 if kind == _SEED else 32
     shares = []
     for place, holder in enumerate(roster.holders(node), start=1):

@@ -273,7 +273,6 @@ def _of_runs(runs: Sequence[tuple[Evaluation, People | None]], line: Line) -> _C
 
 
 def _mean_of_few(groups: Sequence[FewItems], k: int) -> _Measured:
-    """Return the mean over seeds of Hits@k for people with few items; None if there are none."""
     of_seeds = [
         Difference(by=group.hits[k] or 0.0, low=group.interval[k][0], high=group.interval[k][1])
         for group in groups
