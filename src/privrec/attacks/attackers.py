@@ -6,9 +6,8 @@ is a person on whose data a model was trained. There are three attackers:
 - `paper`: a random forest. It learns from a shadow model which recommendation lists members get.
 - `loss`: a person with a small loss under the target model is guessed to be a member.
 - `ratio`: the likelihood ratio attack (LiRA, Carlini and others 2022), for a whole person. Each
-  model is trained on a random half of all people. For each person, the attacker compares her loss
-  under the target with her losses under models trained with her and under models trained without
-  her.
+  model is trained on a random half of all people. A person's loss under the target is compared with
+  her losses under models trained with her, and under models trained without her.
 """
 
 import io
@@ -44,8 +43,7 @@ _RESAMPLES = 1000
 """The number of bootstrap samples. Chosen by hand."""
 _CONFIDENCE = 0.95
 _PRIOR = 4.0
-"""The weight of the mean variance over all people, as a number of losses. Chosen by hand; not
-tuned."""
+"""The weight of the mean variance over all people, as a number of losses. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,8 +51,7 @@ class Views:
     """What one model says about each of `people`, in that order.
 
     `losses`, shape (people,), has a person's loss, or NaN if she has no like. `lists`, shape
-    (people, 10), has the codes of her recommended items, best first. Empty positions have
-    `NO_ITEM`.
+    (people, 10), has the codes of her recommended items, best first, then `NO_ITEM`.
     """
 
     people: IntArray
@@ -70,14 +67,12 @@ data."""
 def views_of(federation: Federation, people: IntArray, scorer: Scorer) -> Views:
     """Return the losses and the recommendation lists of `people` under one model.
 
-    The device of each person first adapts the model to all of her lines (interactions), as in
-    training. Her loss is the mean of -log p(item) over her likes. Here p is the softmax over the
-    scores of all items. If the data has contexts, each line is scored in its own context, and at
-    most `_LINES` likes count. The rule that a person's own items rank first is not applied, because
-    it is not learnt.
+    Each person's device first adapts the model to all of her lines (interactions), as in training.
+    Her loss is the mean of -log p(item) over her likes, where p is the softmax over the scores of
+    all items. If the data has contexts, each line is scored in its own context, and at most
+    `_LINES` likes count. Her own items do not rank first, because that rule is not learnt.
 
-    A list has the ten best items that do not occur in the person's lines. Items are ordered by the
-    mean of their scores.
+    Her list has the ten items with the best mean scores that do not occur in her lines.
     """
     losses = np.full(len(people), np.nan)
     lists = np.full((len(people), LIST_LENGTH), NO_ITEM, np.int32)
@@ -134,7 +129,7 @@ def write_views(path: Path, views: Views) -> None:
 
 
 def read_views(path: Path, people: IntArray) -> Views:
-    """Return the views in a file. Raise if the file is unreadable or is about other people."""
+    """Return the views in a file; raise if it is unreadable or is about other people."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             views = Views(people=file["people"], losses=file["losses"], lists=file["lists"])
@@ -157,7 +152,7 @@ def _asked(clients: Clients) -> Clients:
     # The position of each line among the likes of its person.
     rank = np.cumsum(liked) - 1 - (np.cumsum(likes) - likes)[owner]
     step = np.maximum(-(-likes // _LINES), 1)[owner]
-    # The chosen likes are evenly spread over the likes of a person, which are in the order of time.
+    # The likes are in the order of time; those chosen are evenly spread.
     first = np.arange(len(owner)) == clients.offsets[owner]
     return clients.keep((liked & (rank % step == 0)) | ((likes == 0)[owner] & first))
 
@@ -176,15 +171,15 @@ class Roc(Kind):
     """How well an attack tells members from other people.
 
     `rates` has the true-positive rate at each false-positive rate. `accuracy` is the balanced
-    accuracy at the best threshold. This threshold is chosen on the same scores, so `accuracy` is
-    above 1/2 even if the scores are random.
+    accuracy at the threshold that is best on the same scores, so it is above 1/2 even if the scores
+    are random.
     """
 
     auc: Figure
     accuracy: float
 
     def thinned(self) -> "Roc":
-        """Return the same figures with fewer points on the ROC curve, so that the file is short."""
+        """Return the same figures with fewer points on the ROC curve, for a short file."""
         rates = np.array([x for x, _ in self.curve])
         wanted = np.concatenate([np.linspace(0, 1, 201), np.logspace(-4, 0, 101)])
         kept = np.unique(np.searchsorted(rates, np.sort(wanted), side="right") - 1)
@@ -194,10 +189,10 @@ class Roc(Kind):
 def measured(members: F64, others: F64, *, confidence: float = _CONFIDENCE, seed: int = 0) -> Roc:
     """Return how well the scores separate members from others; members should have higher scores.
 
-    The area under the ROC curve (AUC) is the probability that a member scores higher than a person
-    of the other group. A tie counts half. Random scores have an AUC of 1/2 on average. The
-    true-positive rate is the largest one among all thresholds with at most the given false-positive
-    rate. The intervals have the quantiles of a bootstrap over members and over others.
+    The area under the ROC curve (AUC) is the probability that a member scores higher than another
+    person, where a tie counts half; 1/2 for random scores. The true-positive rate is the largest
+    one among all thresholds with at most the given false-positive rate. The intervals are quantiles
+    of a bootstrap over members and over others.
     """
     for name, scores in (("members", members), ("others", others)):
         if not len(scores):
@@ -242,7 +237,7 @@ def area_of(members: F64, others: F64) -> float:
 def mean_figure(values: Sequence[float]) -> Figure:
     """Return the mean of shares over repetitions, with Student's interval at 95 %.
 
-    The spread between repetitions is unknown after one repetition, so the interval is from 0 to 1.
+    After one repetition, the spread is unknown and the interval is from 0 to 1.
 
     >>> figure = mean_figure([0.5, 0.6])
     >>> round(figure.value, 3), figure.low, figure.high
@@ -271,7 +266,7 @@ def _figures(members: IntArray, others: IntArray) -> list[float]:
 
 
 def _above(counts: IntArray) -> F64:
-    """Return the share of the scores at or above each threshold. The last share is 0."""
+    """Return the share of the scores at or above each threshold; the last share is 0."""
     passed = np.cumsum(np.append(0, counts[::-1]))[::-1]
     return np.asarray(passed / passed[0])
 
@@ -282,8 +277,8 @@ def _above(counts: IntArray) -> F64:
 def loss_attack(targets: Sequence[Answers]) -> Roc:
     """Return how well the negative loss separates members from others.
 
-    The median of all scores of a repetition is subtracted. Then the scores of all repetitions are
-    pooled. A person can be in several repetitions, so the interval is somewhat too narrow.
+    Each repetition's median score is subtracted before the scores of all repetitions are pooled. A
+    person can be in several repetitions, so the interval is somewhat too narrow.
     """
     scores = np.concatenate([np.nanmedian(views.losses) - views.losses for views, _ in targets])
     inside = np.concatenate([inside for _, inside in targets])
@@ -295,14 +290,14 @@ def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
     """Return each person's log likelihood ratio at her loss under model `target`; NaN if unknown.
 
     `losses` and `member` have shape (models, people). All models except the target are shadows. Let
-    x be a person's loss under the target. Let m1 be the mean of her losses under shadows trained
-    with her, m0 the mean under shadows without her, and v the variance of her losses. The ratio is:
+    x be a person's loss under the target, m1 the mean of her losses under shadows trained with her,
+    m0 the mean under shadows without her, and v the variance of her losses. The ratio is:
 
         log N(x; m1, v) - log N(x; m0, v) = ((x - m0)² - (x - m1)²) / 2v
 
     There are few models, so the same v is used with her and without her, and v is pulled towards
-    the mean variance over all people. The mean variance has the weight of `_PRIOR` losses. The
-    ratio is NaN if a person is in all shadows, is in no shadow, or has no loss.
+    the mean variance over all people, which has the weight of `_PRIOR` losses. The ratio is NaN if
+    a person is in all shadows, is in no shadow, or has no loss.
     """
     shadow = np.arange(len(losses)) != target
     counts, means, squares = [], [], np.zeros(losses.shape[1])
@@ -323,9 +318,9 @@ def ratio_scores(losses: F64, member: BoolArray, target: int) -> F64:
 def ratio_attack(losses: F64, member: BoolArray, *, targets: int) -> Roc:
     """Return how well the ratios separate members from others.
 
-    Each of the first `targets` models is the target once. The median loss of each model is
-    subtracted, because a model that is better for all people reveals nothing about one person. The
-    scores of all targets are pooled.
+    Each of the first `targets` models is the target once, and all scores are pooled. The median
+    loss of each model is subtracted, because a model that is better for all people reveals nothing
+    about one person.
     """
     centred = losses - np.nanmedian(losses, axis=1, keepdims=True)
     scores = np.stack([ratio_scores(centred, member, target) for target in range(targets)])
@@ -338,8 +333,8 @@ def forest_attack(
 ) -> tuple[Figure, Figure]:
     """Return the accuracy and the AUC of the random forest, as means over repetitions.
 
-    The forest is tested on equally many members and others. It never sees who the target's members
-    are, so random guesses have accuracy 1/2 on average.
+    It is tested on equally many members and others and never sees who the target's members are, so
+    random guesses have accuracy 1/2 on average.
     """
     accuracies, areas = [], []
     for k, ((known, used), (asked, inside)) in enumerate(zip(shadows, targets, strict=True)):
@@ -354,7 +349,7 @@ def forest_attack(
 def rows_of(federation: Federation, views: Views) -> sp.csr_matrix:
     """Return the forest's input: one row for each person, with her features and her list.
 
-    A categorical feature has one column for each value. A numerical feature has one column. Each
+    A categorical feature has one column for each value, and a numerical feature one column. Each
     item has one column, which is 1 if the item is in the person's list.
     """
     user = federation.schema.of("user")
@@ -373,7 +368,7 @@ def guesses(rows: sp.csr_matrix, inside: BoolArray, asked: sp.csr_matrix, *, see
     """Return the random forest's probability that each person of `asked` is a member.
 
     `rows` are the shadow users, and `inside` tells who of them trained the shadow model. The
-    classes are weighted to be balanced, because most shadow users trained the shadow model.
+    classes are weighted to be balanced, because most of them did.
     """
     from sklearn.ensemble import RandomForestClassifier
 

@@ -1,15 +1,15 @@
 """An audit of the privacy guarantee in one training run, with canaries.
 
 A canary is an invented person. The toss of a fair coin decides whether she takes part in the
-training. An attacker then guesses the result of each coin toss. The training is that of `privrec
-train`, with its noise, its sampling and its ledger of noised sums. If the guarantee holds, no
-attacker can guess the coins better than the ε of the ledger allows. So the guesses give a lower
-bound on ε. This bound must not be above the ε of the ledger.
+training, which is that of `privrec train`, with its noise, its sampling and its ledger of noised
+sums. An attacker then guesses the coins. If the guarantee holds, nobody can guess them better than
+the ε of the ledger allows. So the guesses give a lower bound on ε. If it is above the ε of the
+ledger, the guarantee does not hold.
 
 There are three bounds. `clopper_pearson` and `one_run` (Steinke, Nasr and Jagielski 2023) come from
-jax_privacy. `curve` is implemented here, because no library has it. `curve` compares the area under
-the attacker's ROC curve with the largest area that the ledger allows. The other two bounds test a
-single (ε, δ). A thousand canaries give little evidence at a δ of 1e-6.
+jax_privacy. They test a single (ε, δ), and a thousand canaries give little evidence at a δ of 1e-6.
+`curve` is implemented here, because no library has it. It compares the area under the attacker's
+ROC curve with the largest area that the ledger allows.
 """
 
 import math
@@ -50,8 +50,8 @@ def audit(
 ) -> Audit:
     """Return the audit of a recipe on a data set; the same as `privrec audit`.
 
-    The canaries' coins come from `seed`. The noise of the training does not depend on `seed`,
-    unless `noise` is "seeded". The trained model is deleted.
+    The canaries' coins come from `seed`; the noise of the training does so only if `noise` is
+    "seeded". The trained model is deleted.
     """
     check_extra("jax_privacy", "an audit")
     if not 0.5 < confidence < 1:
@@ -99,13 +99,13 @@ def lower_bounds(
 ) -> dict[str, float | None]:
     """Return lower bounds on ε at this δ, by name; `coins` are true for canaries that took part.
 
-    `chances` has for each bound the probability that the bound is wrong. The bound `curve` is None
-    if the ledger gives no guarantee.
+    `chances` has for each bound the probability that it is wrong. `curve` is None if the ledger
+    gives no guarantee.
     """
     from jax_privacy.auditing import CanaryScoreAuditor
 
-    # The library uses the convex hull of the ROC curve, so its area is above 1/2 even for random
-    # scores.
+    # The library's area is not used: it is that of the curve's convex hull, and is above 1/2 even
+    # for random scores.
     library = CanaryScoreAuditor(scores[coins], scores[~coins])
     clopper_pearson = library.epsilon_clopper_pearson(chances["clopper_pearson"], delta)
     return {
@@ -128,11 +128,11 @@ def curve_bound(
 def least_area(members: F64, others: F64, chance: float) -> float:
     """Return a lower bound on the area under the ROC curve, wrong with probability `chance`.
 
-    The variance is that of DeLong, DeLong and Clarke-Pearson (1988), on the scale of log odds. If
-    all members score above all others, this variance is 0, for any number of members. So there is a
-    second bound: if the area is a, then n independent pairs are all in order with probability a^n.
+    The variance is that of DeLong, DeLong and Clarke-Pearson (1988), on the scale of log odds. It
+    is 0 if all members score above all others, however few they are. So there is a second bound: if
+    the area is a, then n independent pairs are all in order with probability a^n.
     """
-    # For each score, the share of the other group that lies on the correct side of this score.
+    # For each score, the share of the other group on its correct side.
     right = [_share_below(members, others), 1 - _share_below(others, members)]
     area = float(right[0].mean())
     most = float(chance ** (1 / min(len(members), len(others))))
@@ -144,7 +144,7 @@ def least_area(members: F64, others: F64, chance: float) -> float:
 
 
 def _share_below(scores: F64, others: F64) -> F64:
-    """Return for each score the share of `others` below this score; equal scores count half."""
+    """Return for each score the share of `others` below it; equal scores count half."""
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, side="left")
     not_above = np.searchsorted(ordered, scores, side="right")
@@ -156,14 +156,14 @@ def epsilon_of_area(ledger: PrivacyLedger, area: float, delta: float) -> float:
 
     If all people are in every sum and the noise is Gaussian, ε follows from the area alone.
     Otherwise the noise of all releases is multiplied by one factor until the largest area is
-    `area`. The factor is at least 1/64, and the accountant must be able to compute ε. This limits
-    the ε that can be returned.
+    `area`. The factor is at least 1/64, and the accountant must be able to compute its ε, which
+    limits the result.
     """
     if area <= 0.5:
         return 0.0
     if ledger.gaussian_shift is not None:
         return gaussian_epsilon(math.sqrt(2) * float(ndtri(area)), delta)
-    low, high = 1.0, 1.0  # The area at `low` is at least `area`, the area at `high` at most.
+    low, high = 1.0, 1.0  # The area is at least `area` at `low`, and at most at `high`.
     while best_area(ledger.with_noise(high)) > area and high < _MOST:
         low, high = high, 2 * high
     while best_area(ledger.with_noise(low)) < area and low > 1 / _MOST:

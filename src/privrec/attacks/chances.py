@@ -1,7 +1,7 @@
 """Probability distributions of independent draws: exact distributions, and bounds.
 
-A finding of an audit needs a probability of about 1e-12. A normal approximation is wrong by orders
-of magnitude there.
+A finding of an audit needs a probability of about 1e-12, where a normal approximation is wrong by
+orders of magnitude.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ ChanceLaw = tuple[F64, F64]
 _SLOPES = np.geomspace(1e-4, 1e2, 60)
 """The slopes t at which a Chernoff bound is computed, in units of 1 / standard deviation."""
 _FAR = 40.0
-"""A value more standard deviations than this from the mean has probability 0 in floating point."""
+"""A value more than this many standard deviations from the mean has probability 0 in floating
+point."""
 
 
 def few_places(balls: int, places: float, hit: int) -> float:
@@ -34,7 +35,7 @@ def few_places(balls: int, places: float, hit: int) -> float:
 
 @lru_cache(maxsize=512)
 def _places_hit(balls: int, places: float) -> F64:
-    """Return the probability of each number of boxes that are filled, shape (balls + 1,)."""
+    """Return the probability of each number of filled boxes, shape (balls + 1,)."""
     numbers = np.arange(balls + 1)
     again, new = numbers / places, (places - numbers) / places
     law = np.zeros(balls + 1)
@@ -56,7 +57,7 @@ def in_common(size: int, first: int, second: IntArray, common: IntArray) -> F64:
     """
     chances = np.ones(len(common))
     deviation = np.sqrt(first * second / max(size, 1) + 1)
-    # The exact distribution is slow, and nearly all pairs are close to the expected number.
+    # The exact distribution is slow, and few pairs are far from the expected number.
     far = np.flatnonzero(common > first * second / max(size, 1) + 3 * deviation)
     chances[far] = stats.hypergeom.sf(common[far] - 1, size, first, second[far])
     return chances
@@ -65,8 +66,7 @@ def in_common(size: int, first: int, second: IntArray, common: IntArray) -> F64:
 def share_bound(trials: int, share: float, hits: float) -> float:
     """Return Chernoff's bound on the probability of at least `hits` successes in `trials`.
 
-    `share` is the probability of one success. The bound holds for independent trials, and for
-    negatively associated trials.
+    `share` is the probability of one success. The trials are independent or negatively associated.
     """
     rate = hits / max(trials, 1)
     if rate <= share:

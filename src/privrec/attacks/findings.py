@@ -1,10 +1,14 @@
 """Mistakes of a training that an audit finds in internal data, which no attacker sees.
 
-These mistakes are looked for: what the server sends or releases does not come from published sums
-alone; the contribution of one person is larger than its bound; the noise is not what the ledger
-says, or is used again; cohorts (the people of a round) are not drawn as the ledger says; the ledger
-does not count all sums. The thresholds are so wide that a correct training has a finding less than
-once in a million audits.
+An audit looks for these mistakes:
+
+- What the server sends or releases does not come from published sums alone.
+- One person's contribution is larger than its bound.
+- The noise is not what the ledger says, or is used again.
+- Cohorts (the people of a round) are not drawn as the ledger says.
+- The ledger does not count all sums.
+
+The thresholds are so wide that a correct training has a finding less than once in a million audits.
 """
 
 import math
@@ -46,8 +50,8 @@ from privrec.seeds import rng
 from privrec.types import F64, BoolArray, IntArray, Leaf, Params
 
 _PEOPLE_PER_KIND = 4
-"""The number of random people and of people with many lines that are tried. Of the canaries, twice
-as many are tried."""
+"""How many real people are tried: this many first ones, and this many with the most lines. Twice as
+many canaries are tried."""
 _SAMPLE = 300
 _SLACK = 1e-3
 _DEVIATIONS = 8.0
@@ -58,16 +62,19 @@ _PLACES = 500
 """This many of the largest noises are compared in any order. Their tail probabilities are divided
 into as many equally likely bins. More bins would be as narrow as the grid of the published sums."""
 _MISSING = 0.01
-"""The accepted share of entries without noise, and the coarsest float step of a tested entry, in
-units of the noise."""
+"""This number has two uses. It is the share of entries that may lack noise. And an entry is tested
+for that only if the step of 32-bit floats at its size, in units of the noise, is at most this
+number."""
 _COARSE = 0.05
+"""A noise is compared only if the step of its entry (of the grid, or of 32-bit floats) is at most
+this share of the noise's scale."""
 _ALIKE = 0.9
 _LARGEST = 600.0
 """The largest absolute value of Laplace noise of scale 1. Beyond it, probabilities underflow."""
 _FIRST = np.zeros(1, np.int64)
 _MOST, _PAIRED = 20_000, 4000
-"""In larger populations, half of `_MOST` people are the first ones and half the last ones. All
-pairs of `_PAIRED` people are compared."""
+"""Of a population of more than `_MOST` people, half of `_MOST` are the first ones and half the last
+ones. Of these, `_PAIRED` random people are tested for being in the same rounds."""
 
 
 def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> list[str]:
@@ -100,10 +107,9 @@ def findings_of(trial: Trial, canaries: Canaries, others: Federation) -> list[st
 def untold(stages: Sequence[Stage], rounds: Sequence[ObservedRound], released: Params) -> list[str]:
     """Return what was sent or released that cannot be computed from published sums alone.
 
-    `stages` are the stages of the run, made with a data set without data (`without_data`). The
-    server's part of the training is repeated from the published sums. If the repetition sends or
-    releases other values, the values of the run came from people's data, and not only through
-    noised sums.
+    `stages` are the stages of the run, made from a data set without data (`without_data`). With
+    them, the server's part of the training is repeated from the published sums. If it then sends or
+    releases other values, those of the run came from people's data by another way than noised sums.
     """
     findings: list[str] = []
     named = {stage.name: stage for stage in stages}
@@ -122,7 +128,7 @@ def untold(stages: Sequence[Stage], rounds: Sequence[ObservedRound], released: P
             state = replace(
                 after, round_index=played.round_index + 1, clip_norm=published.clip_norm
             )
-        except Exception as error:  # The same step succeeded in the run, with people's data.
+        except Exception as error:  # The run took the same step, with people's data.
             fault = f"the server cannot go on from published sums alone ({error})"
             return [*findings, f"{played.name}: {fault}"]
     if state is not None:
@@ -157,16 +163,16 @@ def _same(leaf: Leaf | None, other: Leaf | None) -> bool:
 def over_bound(rounds: Sequence[ObservedRound], canaries: Clients, others: Federation) -> list[str]:
     """Return the phases in which one person can add more to the sums than the bound allows.
 
-    The sums are computed by the same code as in the training, for the first and the last round of
-    each phase. The people tried are some canaries, people with unusual data (`odd_people`), some
-    real people, and the people with the most lines in a sample. The sum of a group of canaries and
-    odd people must equal the sum of their separate contributions. Otherwise a person can add more
-    in a group than alone.
+    The code of the training computes the sums, for the first and the last round of each phase. The
+    people tried are some canaries, people with unusual data (`odd_people`), some real people, and
+    the people with the most lines in a sample. The sum of a group of canaries and odd people must
+    equal the sum of their separate contributions; otherwise a person can add more in a group than
+    alone.
     """
     sample = np.arange(min(_SAMPLE, others.n_clients))
     lines = others.take(sample)
     most = sample[np.argsort(-lines.sizes, kind="stable")[:_PEOPLE_PER_KIND]]
-    # The most popular items come first, because a phase may leave out rare items.
+    # A phase may leave out rare items, so the most popular ones come first.
     items = np.argsort(-np.bincount(lines.item, minlength=others.n_items), kind="stable")
     odd = odd_people(canaries.take(_FIRST), items)
     company = joined([canaries.take(np.arange(2 * _PEOPLE_PER_KIND)), *odd.values()])
@@ -204,7 +210,6 @@ def other_bound(rounds: Sequence[ObservedRound]) -> list[str]:
 
 
 def _ends(rounds: Sequence[ObservedRound]) -> Iterator[ObservedRound]:
-    """Yield the first and the last round of each phase with noise."""
     for played in by_phase([each for each in rounds if each.is_private]).values():
         yield played[0]
         if len(played) > 1:
@@ -218,9 +223,9 @@ def _sum(played: ObservedRound, take: Callable[[IntArray], Clients], *people: in
 
 
 def _length(played: ObservedRound, vector: F64) -> float:
-    # The order follows from the mechanism, because the aggregator's own `norm` may be the mistake.
+    # By the mechanism, because the aggregator's own `norm` may be the mistake.
     order = 1 if played.is_laplace else 2
-    # NaN counts as longer than any bound.
+    # NaN is longer than any bound.
     return float(np.nan_to_num(np.linalg.norm(vector, order), nan=np.inf))
 
 
@@ -259,10 +264,7 @@ def _is_of_another_law(noise: F64, law: stats.rv_continuous) -> bool:
 
 
 def _is_missing(noise: F64, published: F64) -> bool:
-    """Return whether too many entries have no noise; by chance about one in 10,000 has none.
-
-    An entry is not tested if the step of 32-bit floats at its size is coarse relative to the noise.
-    """
+    """Return whether too many entries have no noise; by chance, about one in 10,000 has none."""
     fine = noise[np.spacing(np.abs(published).astype(np.float32)) <= _MISSING]
     zeros = np.count_nonzero(fine == 0)
     return bool(stats.binom.sf(zeros - 1, len(fine), _MISSING) < _CHANCE)
@@ -271,23 +273,23 @@ def _is_missing(noise: F64, published: F64) -> bool:
 def noise_again(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the first round whose noise begins like the noise of an earlier round.
 
-    A round also counts if its noise ends with the reversed end of an earlier one. The noise may be
-    shifted, and multiplied by a number.
+    A round whose noise ends with the reversed end of an earlier one is returned too. The noise may
+    be shifted, and multiplied by a number.
     """
     compared, firsts, lasts = list[ObservedRound](), list[F64](), list[F64]()
     for played in rounds:
         noise = _as_normal(played) if played.is_private else np.zeros(0)
         if len(noise) >= _FEWEST:
             compared.append(played)
-            firsts.append(noise[:_BEGIN].copy())  # A view would keep the whole noise in memory.
+            firsts.append(noise[:_BEGIN].copy())  # A view would keep all of the noise.
             lasts.append(noise[-_BEGIN:].copy())
     if len(compared) < 2:
         return []
     size = min(map(len, firsts))
     begins = _spectra([noise[:size] for noise in firsts])
     ends = _spectra([noise[-size:] for noise in lasts])
-    # The correlation of independent noises has a standard deviation of about 1/√size. A correlation
-    # is never above 1.
+    # The correlation of independent noises has a standard deviation of about 1/√size, and is at
+    # most 1.
     least = min(_DEVIATIONS / math.sqrt(size), _ALIKE)
     for second in range(1, len(compared)):
         ahead, back = begins[:second] * begins[second].conj(), ends[:second] * begins[second]
@@ -377,8 +379,7 @@ def largest_noises(played: ObservedRound) -> dict[str, Largest]:
     """Return the largest noises on each sum of a round.
 
     Published numbers lie on a grid. A random part of the grid step is added to each noise, so that
-    the grid alone makes no two values equal. The random parts are the same in each audit. An entry
-    is left out if the step of 32-bit floats at its size is coarse relative to the noise.
+    the grid alone makes no two values equal. These parts are the same in each audit.
     """
     scale, largest = played.noise_scale, {}
     draw = rng(0, played.round_index, "audited noise")
@@ -459,10 +460,9 @@ def _most_alike(noise: F64, other: F64, *, itself: bool = False) -> float:
 
 # --- the cohorts --------------------------------------------------------------------------------
 
-# The ledger assumes that each person is drawn independently of all other people and of all other
-# rounds. So three things break the guarantee, even if each person has the correct probability:
-# people are drawn in blocks, a cohort is drawn again, or a cohort avoids the people of earlier
-# rounds.
+# The ledger assumes that each person is drawn independently of all other people and rounds. So
+# three things break the guarantee, even if each person has the correct probability: people are
+# drawn in blocks, a cohort is drawn again, or a cohort avoids the people of earlier rounds.
 
 
 def too_many(rounds: Sequence[ObservedRound]) -> list[str]:
@@ -488,9 +488,9 @@ def drawn_together(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the phases in which people, or rounds, were not drawn independently of each other.
 
     In Poisson sampling, the number of people in a round and the number of rounds of a person must
-    vary like binomial counts. Two people must not be in the same rounds more often than by chance.
-    In any sampling, people at a fixed distance in the order of the data must not be drawn together
-    more often than by chance.
+    vary like binomial counts, and two people must not be in the same rounds more often than by
+    chance. In any sampling, people at a fixed distance in the order of the data must not be drawn
+    together more often than by chance.
     """
     findings = []
     for name, played in by_phase(rounds).items():
@@ -513,7 +513,7 @@ def drawn_again(rounds: Sequence[ObservedRound]) -> list[str]:
     """Return the rounds that share far more, or far fewer, people with other rounds than by chance.
 
     Any two rounds that draw from the same people are compared, also rounds of different phases. All
-    pairs of consecutive rounds are also tested together.
+    pairs of consecutive rounds are tested together too.
     """
     groups: dict[bytes, list[ObservedRound]] = defaultdict(list)
     for played in by_phase(rounds).values():
@@ -559,7 +559,6 @@ def _in_a_row(rounds: Sequence[ObservedRound], drawn: BoolArray) -> str:
 
 
 def _spread(counts: np.ndarray, trials: int, share: float, what: str) -> str:
-    """Return a finding if binomial counts vary too much or too little."""
     mean, variance = trials * share, max(trials * share * (1 - share), 1e-12)
     total = float(np.square(counts - mean).sum()) / variance
     more, less = tails([(binomial_squares(trials, share), len(counts))], total)
@@ -593,7 +592,7 @@ def _neighbours(drawn: BoolArray, share: float) -> str:
     """Return a finding if people at some distance in the order of the data are drawn together.
 
     The pairs at one distance are divided into two halves, so that each person is in at most one
-    pair of a half. If most people are drawn, the people who are not drawn are tested instead.
+    pair of a half. If most people are drawn, those who are not drawn are tested instead.
     """
     chance, (rounds, people) = min(share, 1 - share) ** 2, drawn.shape
     spectrum = np.zeros(people + 1)
@@ -641,7 +640,7 @@ def over_budget(trial: Trial) -> list[str]:
     """Return a finding if the ledger's epsilon is above the budget that was set."""
     config, ledger = trial.task.settings, trial.ledger
     budget, why = config.budget, "" if ledger.is_private else ": some sums have no noise"
-    # The first stage of the paper has no noise, so the budget is for the second stage alone.
+    # The paper's first stage has no noise, so the budget is for the second stage alone.
     asked_for = bool(why) and getattr(config, "stage1", None) == "paper"
     if budget.epsilon is None or asked_for:
         return []

@@ -1,10 +1,10 @@
 """Membership inference: can an attacker tell whether a person's data was used in training a model?
 
-The attack trains its own models, because it must know whose data each model was trained on.
-docs/attacks.md explains each kind of attack. Each model has a run folder. The folder `simulation/`
-in it has the model's losses and recommendation lists of people. A finished model is not trained
-again, and an interrupted training goes on. Some kinds of attack need no models. They read what is
-published or sent in a training.
+The attack trains models of its own, because it must know whose data each was trained on. Each model
+has a run folder, and in its `simulation/` the losses and recommendation lists that it gives to
+people. If the same attack is started again, finished models are kept, and interrupted trainings go
+on. Some kinds of attack need no models: they read what is published or sent in a training.
+docs/attacks.md explains each kind.
 """
 
 import warnings
@@ -43,20 +43,19 @@ from privrec.simulate.side_by_side import cores, side_by_side
 from privrec.types import BoolArray, IntArray, OnProgress
 
 MODEL_KINDS = ("paper", "loss", "ratio")
-"""The kinds of attack that train models of their own (docs/attacks.md)."""
+"""The kinds of attack that train models of their own."""
 KINDS = (*MODEL_KINDS, "sums", "twice", "server")
-"""All kinds of attack. The kinds outside `MODEL_KINDS` read what is published or sent."""
+"""All kinds of attack. Those outside `MODEL_KINDS` read what is published or sent."""
 OURS = frozenset(
     ("recipe", "data", "seed", "noise", "train_people", "candidates", "halving", *EVERYBODY_TRAINS)
 )
 """Settings that the attack chooses itself."""
 FEWEST_SHADOWS = 4
-"""The smallest number of models for kind `ratio`. Fewer models do not show how much losses vary.
-Chosen by hand."""
+"""The fewest models for kind `ratio`; fewer do not show how much losses vary. Chosen by hand."""
 SHADOW_PEOPLE = 1000
 """The number of shadow users in the paper."""
 SHADOW_PARTS = 6
-"""In a smaller population, one sixth are shadow users, which is about the share in the paper."""
+"""In a smaller population, one sixth are shadow users, about the share in the paper."""
 USED_SHARE = 0.8
 """The share of the shadow users who train the shadow model, as in the paper."""
 MOST_PEOPLE = 1000
@@ -71,7 +70,7 @@ class Options:
     """The options of an attack.
 
     `repetitions` is the number of attacked models, `shadows` the number of models for kind `ratio`.
-    The attacker guesses about at most `people` members of a model, and as many others.
+    For `people`, see `MOST_PEOPLE`.
     """
 
     kinds: Sequence[str] = MODEL_KINDS
@@ -103,8 +102,7 @@ class Model:
     """A model to be trained on the data of `members`, and then queried about the people `asked`.
 
     `settings` has the model's seed. `asking_seed` fixes the random draws of devices when they adapt
-    the model. All models of an attack have the same `asking_seed`, so that it does not distinguish
-    them.
+    the model. It is the same for all models of an attack, so that it does not distinguish them.
     """
 
     place: Path
@@ -166,10 +164,10 @@ def attack(
     """Return how well each kind of attack finds members; the same as `privrec attack`.
 
     `Options` explains the options. The models are written to `out`, and finished models are not
-    trained again. `workers` models are trained at a time, by default one for each core. Each model
-    is trained in a process of its own, so a script that calls this function needs `if __name__ ==
-    "__main__":`. If `data` is a `Federation`, the models are trained one after another in this
-    process. The noise comes from a seed, so the models have no privacy protection.
+    trained again. `workers` models are trained at a time, by default one for each core, each in a
+    process of its own. So a script that calls this function needs `if __name__ == "__main__":`. If
+    `data` is a `Federation`, the models are trained one after another in this process. The noise
+    comes from a seed, so the models have no privacy protection.
     """
     prepared = prepare_attack(
         recipe,
@@ -193,7 +191,7 @@ def prepare_attack(
     options: Options,
     settings: Mapping[str, Any],
 ) -> Prepared:
-    """Return an attack, ready to be run. Raise on an error before any model is trained."""
+    """Return an attack, ready to be run; raise on an error before any model is trained."""
     for key in settings:
         if key in OURS:
             raise SettingsError(f"`{key}` cannot be set: an attack chooses it for each model")
@@ -231,7 +229,7 @@ def prepare_attack(
 def play_attack(
     prepared: Prepared, *, workers: int | None = None, on_progress: OnProgress | None = None
 ) -> Attack:
-    """Return the results of the attacks. Train the models that are missing."""
+    """Return the results of the attacks, after training the models that are missing."""
     if workers is not None and workers < 1:
         raise SettingsError(f"`workers` must be >= 1; got {workers}")
     budget, options = prepared.budget, prepared.options
@@ -252,8 +250,8 @@ def figures_of(
 ) -> dict[str, Kind | list[ServerView]]:
     """Return the results of each kind; `answers` has the answers of each model, by name.
 
-    Sums without noise hide nothing, so a recipe without noise has no result for the kinds `sums`
-    and `twice`.
+    A recipe without noise has no result for the kinds `sums` and `twice`, because its sums hide
+    nothing.
     """
     recipe, federation, options = prepared.recipe, prepared.federation, prepared.options
     targets, shadows, halves = (
@@ -326,8 +324,8 @@ def parts_of(
     """Return the people of the target and of the shadow in one repetition of the paper's attack.
 
     The target and the shadow have no person in common. The attacker asks the shadow about all
-    shadow users; the first of them are the shadow's members. He asks the target about some of its
-    members and about as many people who are in no other part.
+    shadow users, of whom the first ones are its members. He asks the target about some of its
+    members and about as many people who are neither its members nor shadow users.
 
     >>> target, shadow = parts_of(60, seed=0, repetition=0, most=20)
     >>> [len(people) for people in (*target, *shadow)]
@@ -357,10 +355,10 @@ def coins_of(people: int, *, seed: int, models: int) -> BoolArray:
 def answers_of(
     prepared: Prepared, workers: int, on_progress: OnProgress | None = None
 ) -> dict[str, Answers]:
-    """Return the answers of each model, by name. Train the models that are missing.
+    """Return the answers of each model, by name, after training the models that are missing.
 
     If the data has a name, `workers` models are trained at a time, each in its own process on one
-    core. Otherwise models are trained one after another in this process.
+    core; otherwise one after another in this process.
     """
     models, data = prepared.models, prepared.data
     missing = [model for model in models.values() if not model.was_asked]
@@ -407,7 +405,7 @@ def check_models(models: Sequence[Model], federation: Federation) -> None:
 def finish(model: Model, federation: Federation) -> None:
     """Train a model, or finish its training, and write its losses and recommendation lists."""
     people, how = part_of(federation, model.members), dict(model.settings)
-    # Models of an attack protect no person, so the warning about a weak guarantee is not shown.
+    # These models protect nobody, so a weak guarantee needs no warning.
     with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
         run = train(
             model.recipe, people, out=model.place, resume=model.begun, progress=False, **how
@@ -423,7 +421,7 @@ def _finish_named(model: Model, data: str) -> None:
 
 @lru_cache(maxsize=1)
 def _loaded(data: str) -> Federation:
-    """Return the data set of a name. A worker process reads it once for all its models."""
+    """Return the data set of a name; a worker process reads it once for all its models."""
     return load(data)
 
 

@@ -6,18 +6,18 @@ everything that is sent to devices is public. He also knows what the other peopl
 guarantee holds against such an attacker. The score of a person is the log likelihood ratio of b_i =
 1 against b_i = 0.
 
-`canary_scores` is used by an audit. It treats the other canaries as additional noise. In
-`exact_scores` the attacker also knows the coins of all other targets. If all people are in every
-round, only one person's contribution (or 0) and the noise are left. This is the best possible test.
-With Gaussian noise, its ROC curve is the curve that the ledger allows. Each further release with
-the same people is one more observation of the same coin.
+`canary_scores`, for an audit, treats the other canaries as additional noise. An audit may use any
+score that is computed from published values, so it also looks for entries without noise and for
+rounds with the same noise.
 
-An audit may use any score that is computed from published values. So `canary_scores` also looks for
-entries without noise and for rounds with the same noise.
+In `exact_scores`, the attacker also knows the coins of all other targets. If all people are in
+every round, only one person's contribution (or 0) and the noise are left. This is the best possible
+test. With Gaussian noise, its ROC curve is the one that the ledger allows. Each further release
+with the same people is one more observation of the same coin.
 
 A person's contribution to a matrix over items is given by a vector, so inner products are computed
-without the matrices. The inner product of r rᵀ and s sᵀ is (r·s)². The inner product of their upper
-triangles is ((r·s)² + Σ r²s²) / 2.
+without the matrices: that of r rᵀ and s sᵀ is (r·s)², and that of their upper triangles is ((r·s)²
++ Σ r²s²) / 2.
 """
 
 import math
@@ -43,21 +43,21 @@ from privrec.types import F64, Leaf, OnProgress
 _LEAST_NOISE = 1e-3
 """The smallest noise that the attacker assumes, relative to the noise that the recipe declares."""
 _FEWEST = 50
-"""The smallest number of entries from which the noise is estimated."""
+"""The fewest entries from which the noise is estimated."""
 _MANY_ZEROS = 0.01
-"""With noise on a grid, about one entry in 10,000 is exactly 0. If the share is larger than this
-number, some entries have no noise."""
+"""With noise on a grid, about one entry in 10,000 is exactly 0. If more than this share is, some
+entries have no noise."""
 _SILENT = 1e3
-"""For each entry that a person would change, this number is subtracted from her score if the
-published entry is exactly 0."""
+"""This is subtracted from a person's score for each entry that she would change and that was
+published as exactly 0."""
 _COMPARED = 20_000
-"""The number of entries of each round whose noise is compared with the noise of other rounds."""
+"""How many entries of each round have their noise compared with that of other rounds."""
 _ALIKE, _MOST_PAIRS = 0.7, 3
 _SHARED = 0.1
 """The noise in the difference of two rounds with shared noise, relative to that of one round."""
 _MUCH_ALIKE = 0.05
-"""The largest mean correlation of two people's scores in `exact_scores`. This correlation raises
-the area under the ROC curve from Φ(μ/√2) to about Φ(μ/√1.9). Chosen by hand."""
+"""The largest mean correlation of two people's scores in `exact_scores`. It raises the area under
+the ROC curve from Φ(μ/√2) to about Φ(μ/√1.9). Chosen by hand."""
 
 
 def sums_attack(
@@ -103,7 +103,7 @@ def canary_scores(
     others: Federation,
     on_progress: OnProgress | None = None,
 ) -> F64:
-    """Return the score of each canary. A higher score means that she more likely took part.
+    """Return the score of each canary; the higher it is, the more likely she took part.
 
     `others` are all other people who train.
     """
@@ -133,8 +133,8 @@ def exact_scores(rounds: Sequence[ObservedRound], targets: Canaries, others: Fed
 
     In two cases, `canary_scores` is used instead. First, if a cohort is drawn, the attacker does
     not know which of the other targets were drawn. Second, if people are very similar, the noise
-    moves all scores together. Then the order of the scores would separate members from others,
-    although no single score does.
+    moves all scores together. Then their order would separate members from others, although no
+    single score does.
     """
     coins = targets.coins.astype(np.float64)
     total, shared = np.zeros(len(coins)), np.zeros((len(coins), len(coins)))
@@ -154,7 +154,6 @@ def exact_scores(rounds: Sequence[ObservedRound], targets: Canaries, others: Fed
 
 
 def _correlation(gram: F64) -> float:
-    """Return the mean correlation of the scores of two people, given their inner products."""
     deviations = np.sqrt(np.maximum(np.diag(gram), 1e-300))
     count = len(gram)
     whole = float((gram / np.outer(deviations, deviations)).sum())
@@ -171,9 +170,8 @@ def rest(played: ObservedRound, others: Federation) -> dict[str, Leaf]:
     """Return the published sum minus the contributions of others, if the attacker may know them.
 
     Under Poisson sampling, each person is drawn independently, so the guarantee also holds against
-    an attacker who knows which other people were drawn. For a cohort of fixed size it does not
-    hold: an attacker who knows all other people of the cohort also knows whether the last person
-    was drawn.
+    an attacker who knows which other people were drawn. It does not for a cohort of fixed size: who
+    knows how many other people were drawn also knows whether the target was.
     """
     update = {name: np.asarray(leaf, np.float64) for name, leaf in played.published.update.items()}
     sampling = played.phase.release.sampling
@@ -228,9 +226,9 @@ def ratios(
 def rounds_alike(noises: Sequence[F64]) -> list[tuple[int, int]]:
     """Return the pairs of rounds with the same noise, beginning with the smallest difference.
 
-    The difference of two independent noises of scale 1 has scale √2. Other parts of the sums only
-    increase this scale. If both noises are smaller, their difference still has a larger scale than
-    each of them.
+    The difference of two independent noises of scale 1 has scale √2, and other parts of the sums
+    only increase it. If both noises are smaller, their difference still has a larger scale than
+    each.
     """
     pairs = []
     for first, second in combinations(range(len(noises)), 2):
@@ -317,7 +315,7 @@ class Stack:
 
 
 def stacked(contributions: Sequence[Contribution]) -> Stack:
-    """Return the contributions as one `Stack`. All have the same names and shapes."""
+    """Return contributions with the same names and shapes as one `Stack`."""
     first = contributions[0]
     flat: dict[str, sp.csr_array] = {}
     for name in first.dense:

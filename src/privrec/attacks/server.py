@@ -1,12 +1,12 @@
 """A curious server that reads a person's items from one contribution without noise.
 
-The guarantee does not cover this attack. A server without secure sums gets the contribution of each
-device without noise. The results show how much such a server must be trusted.
+The guarantee does not cover this attack. A server without secure sums gets each device's
+contribution without noise, and the results show how much it must be trusted.
 
-A reader is a function that guesses items from one kind of sum. A reader knows what the server
-knows: the recipe, what was sent to devices, and the contribution of one device. It never sees a
-person's data. Only non-zero rows count. Signs that are lost in the sum are not used. So a server
-that gets the sum of a cohort of one person reads the same items.
+A reader is a function that guesses items from one kind of sum. It knows what the server knows: the
+recipe, what was sent to devices, and the contribution of one device. It never sees a person's data.
+Only non-zero rows count. Signs that are lost in the sum are not used, so a server that gets the sum
+of a cohort of one person reads the same items.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,8 +43,7 @@ _GAP = 1.7
 the weight of a dislike. An item both liked and disliked has 1.5 times the weight of a like."""
 _RIDGE = 0.01
 _ROUNDING = 1e-4
-"""Numbers below this share of the largest number count as rounding errors, because some
-contributions have 32-bit floats."""
+"""Numbers below this share of the largest one count as rounding errors of 32-bit floats."""
 
 
 class Items(NamedTuple):
@@ -69,9 +68,8 @@ def read_off(
 ) -> list[ServerView]:
     """Return the server's guesses in each phase, for a sample of the phase's people.
 
-    The model has the parameters `params` of a finished run. Without `params`, it is a fresh model.
-    Then a phase of one round before another phase is run with seeded noise, because the next phase
-    needs its result.
+    The model has the parameters `params` of a finished run, or is fresh. A fresh model's phases of
+    one round are run, with seeded noise, because the next phase needs their result.
     """
     if people < 1:
         raise SettingsError(f"`people` must be >= 1; got {people}")
@@ -93,8 +91,8 @@ def grade(
 ) -> ServerView:
     """Return the precision and recall of the guessed items, over all people together.
 
-    `popular` has all items, the most liked first. `guessing` is the precision of a guess that names
-    the most popular items, as many as there are guessed likes.
+    `popular` has all items, the most liked first. `guessing` is the precision of guessing as many
+    likes by naming the most popular items.
     """
     guesses = [popular[: len(reading.likes)] for reading in readings]
     return ServerView(
@@ -123,7 +121,6 @@ def _view(
         read(send(person), told, n_items, dislikes=dislikes, looks_liked=looks_liked)
         for person in everybody
     ]
-    # The true items are looked up after all items have been guessed.
     truth = [items_of(person) for person in everybody]
     return grade(stage.name, readings, truth, _popular(federation, stage.population))
 
@@ -135,7 +132,6 @@ def items_of(person: Clients) -> Items:
 
 
 def _after(stage: Stage, state: ServerState, federation: Federation, seed: int) -> ServerState:
-    """Return the state after a phase of one round; for any other stage, the unchanged state."""
     if not isinstance(stage, Phase) or stage.rounds > 1:
         return state
     around = Surroundings(
@@ -152,9 +148,8 @@ def _learned(
 ) -> LooksLiked:
     """Return a reader of item rows that the server trains on invented people.
 
-    A device also changes the rows of negatives, which are items that its person never saw. The
-    server has the program of the device, so it can learn how the rows of likes differ from other
-    rows.
+    A device also changes the rows of negatives: items that its person never saw. The server has the
+    device's program, so it can learn how the rows of likes differ from other rows.
     """
     updates, liked = [], []
     for _ in range(_MADE_UP):
@@ -235,7 +230,7 @@ def read(
 
 
 def upper_kind(amounts: F64) -> BoolArray:
-    """Return which amounts lie above the widest gap. If no gap is wide, return all."""
+    """Return which amounts lie above the widest gap; if no gap is wide, return all."""
     if not len(amounts):
         return np.zeros(0, np.bool_)
     ordered = np.sort(np.maximum(amounts, 1e-300))
@@ -302,10 +297,10 @@ def _of_basis(rows: TouchedRows, told: Told, n_items: int, *, dislikes: bool) ->
 def _of_taste(taste: F64, told: Told) -> Items:
     """Return the items of a taste vector: a person's row without its component along popularity.
 
-    For all items that the person does not have, the entry is the same multiple of `common`. This
-    multiple is the smallest one, so the component can be added again. The sum loses the sign of the
-    vector, so the smallest multiple becomes the largest one if the sign is wrong. Of these two, the
-    multiple that occurs more often is used.
+    The ratio of this vector to `common` is the same for all items that she does not have, and
+    smaller than for all others. So the component can be added again. The sum loses the sign of the
+    vector, and with the wrong sign this ratio is the largest one. Of the smallest and the largest
+    ratio, the one that occurs more often is used.
     """
     kept, power, common = (np.asarray(told[name]) for name in ("kept", "power", "common"))
     ratio = taste / common
@@ -320,9 +315,9 @@ def _of_taste(taste: F64, told: Told) -> Items:
 def _of_projection(inside: F64, told: Told) -> Items:
     """Return the items of a person's row of which only the coordinates in a basis are sent.
 
-    A row has no negative entries, and few entries that are not 0. So non-negative least squares
-    finds these entries if there are about as many directions as items. The sum loses the sign, so
-    both signs are tried.
+    A row has few entries that are not 0, and none is negative. So non-negative least squares finds
+    them if there are about as many directions as items. The sum loses the sign, so both signs are
+    tried.
     """
     kept, project = np.asarray(told["kept"], np.int64), _doubles(told["project"])
     fits = [nnls(project.T, sign * inside, maxiter=_MOST_STEPS * len(kept)) for sign in (1, -1)]
@@ -332,14 +327,14 @@ def _of_projection(inside: F64, told: Told) -> Items:
 
 
 _MOST_STEPS = 30
-"""The largest number of least-squares steps per item."""
+"""The most least-squares steps per item."""
 
 
 def _of_slopes(slopes: F64, vectors: F64) -> Items:
     """Return the items in a gradient of matrix factorisation: row i is e_i x, with the same x.
 
     If the person does not have item i, then e_i = -xᵀy_i, where y_i is known. So the ratio of the
-    two is the same for all such items. This ratio lies where the ratios are densest.
+    two is the same for all such items, and lies where the ratios are densest.
     """
     if not slopes.any():
         return _NOTHING

@@ -1,7 +1,7 @@
 """A training that an attacker observes. A coin toss decides for some people whether they take part.
 
-An audit invents these people and calls them canaries. The training treats canaries like all other
-people. The training is that of `privrec train`, with a run folder and a ledger. For each round the
+An audit invents these people and calls them canaries; the training treats them like all other
+people. It is the training of `privrec train`, with a run folder and a ledger. For each round, the
 program records what is sent to devices, who is drawn, and what is published. The run folder is
 deleted at the end.
 """
@@ -43,16 +43,17 @@ EVERYBODY_TRAINS: Mapping[str, Any] = {
 }
 """Settings under which no person is held out for tests."""
 _LINES = 40
-"""The largest number of lines (interactions) of a canary. Chosen by hand; not tuned."""
+"""The most lines (interactions) of a canary. Chosen by hand."""
 _RARE = 2
 """The number of these lines that are about rare items, which few other people have."""
 _PAIR_BYTES = 40
 """The memory of an audit for each pair of canaries: about five numbers."""
 _FIRST_ID = 2**40
-"""The first id of a canary, above the ids of any data set."""
+"""The first id of a canary: above the ids of synthetic people. Other people's ids are hashes, which
+hardly ever equal it."""
 _MOST_ITEMS = 5000
-"""The number of items of the person who likes all items. Chosen by hand; with more items, a network
-would be slow."""
+"""How many items the person who likes all items has at most; more would make a network slow. Chosen
+by hand."""
 _HUGE = 1e30
 
 
@@ -69,9 +70,9 @@ class ObservedRound:
     """One round: what was sent to devices, the bound on each contribution, and the published sum.
 
     `people` are the positions of the people drawn. `noise` is the published sum minus the true sum,
-    which no attacker knows. `clip_norm` is the bound that the noise is made for. `kept_norm` is the
-    bound that devices were given. `count_noise` is the noise on the count of adaptive clipping, or
-    None.
+    which no attacker knows. `clip_norm` is the bound that the noise is made for, and `kept_norm`
+    the bound that devices were given. `count_noise` is the noise on the count of adaptive clipping,
+    or None.
     """
 
     phase: Phase
@@ -179,7 +180,6 @@ def sender(
 
 
 def _observed(rounds: list[ObservedRound], plan: Plan) -> Plan:
-    """Return the same plan with stages that record each round."""
     return replace(plan, stages=cache(partial(_observed_stages, rounds, plan)))
 
 
@@ -251,8 +251,8 @@ def _noise(published: Published, total: CohortTotal) -> dict[str, Leaf]:
 def make_canaries(federation: Federation, count: int, *, seed: int) -> Canaries:
     """Return `count` canaries for a data set.
 
-    Each canary likes random items, and a few of them are rare. Features, values and contexts are
-    copied from random real people and lines, so that the training accepts them.
+    Each likes random items, a few of them rare. Features, values and contexts are copied from
+    random real people and lines, so that the training accepts them.
     """
     if count < 20:
         raise SettingsError(f"`canaries` must be >= 20; got {count}")
@@ -303,7 +303,7 @@ def _items(federation: Federation, count: int, lines: int, draw: np.random.Gener
 def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
     """Return people with unusual data, for whom a bound may fail, by a description.
 
-    Their features and contexts are those of `person`. `items` are all items of the catalogue. A
+    Their features and contexts are those of `person`. `items` are all items of the catalogue; a
     person with few items has the first of them.
     """
     made = partial(_with_lines, person)
@@ -334,7 +334,6 @@ def odd_people(person: Clients, items: IntArray) -> dict[str, Clients]:
 def _with_lines(
     person: Clients, lines: IntArray, items: IntArray, liked: BoolArray | bool = True
 ) -> Clients:
-    """Return the person with only these of her lines, and with these items on them."""
     return replace(
         person,
         offsets=np.array([0, len(lines)]),
@@ -355,9 +354,8 @@ def _huge(bags: Bags) -> Bags:
 def with_canaries(federation: Federation, canaries: Canaries, law: Law) -> Federation:
     """Return the data set with the canaries whose coin is true, after all other people.
 
-    The guarantee for cohorts of a fixed size is about replacing one person by another. So with a
-    fixed size, the other canaries are people without data. Under Poisson sampling, they are left
-    out.
+    For cohorts of a fixed size, the guarantee is about replacing one person by another. There the
+    other canaries are people without data. Under Poisson sampling, they are left out.
     """
     people, n = canaries.people, federation.n_clients
     if law == "fixed":

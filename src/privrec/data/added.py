@@ -18,7 +18,7 @@ _MAPPED = ("id", "item", "title")
 def read_items(path: Path, **how: Any) -> pl.DataFrame:
     """Return an items file as a table of `id`, features, and `title` if the file has titles.
 
-    `how` are fields of `Reader`, as for an import.
+    `how` are fields of `Reader`.
     """
     for ours in how.get("mapping", {}):
         if ours not in _MAPPED:
@@ -30,16 +30,16 @@ def read_items(path: Path, **how: Any) -> pl.DataFrame:
     try:
         found = reader.entities(path, "item")
     except DataError as error:
-        raise DataError(str(error).removesuffix(SKIP_BAD)) from error  # Exports lack this option.
+        raise DataError(str(error).removesuffix(SKIP_BAD)) from error  # Exports have no --skip-bad.
     reader.check_ignored()
     return found
 
 
 def with_new_items(catalogue: Catalogue, items: pl.DataFrame, where: str) -> Catalogue:
-    """Return the catalogue with the new items of a table after its own items.
+    """Return the catalogue with the new items of a table after its own items, which do not change.
 
-    Items that are already in the catalogue do not change. The table must have the columns from
-    which the catalogue was made. `where` names the table in errors.
+    The table must have the columns from which the catalogue was made. Errors call the table
+    `where`.
     """
     features = catalogue.schema.of("item")
     has_titles = list(catalogue.titles) != list(catalogue.item_ids)

@@ -1,6 +1,6 @@
 """The public part of a data set: its items, their titles and features, and the schema.
 
-The catalogue is stored with a model, so that a phone can rank items without other people's data.
+Each model has one, so that a phone can rank items without other people's data.
 """
 
 import json
@@ -20,9 +20,9 @@ from privrec.errors import DataError
 class Catalogue:
     """The public part of a data set: `titles` are safe to show, `items` has one row per item.
 
-    `undeclared` lists the parts that were computed from people's data. For features of items, it
-    lists the parts that may have been. No guarantee covers these parts. If `has_dislikes` is false,
-    every line (interaction) is a like, because lines have no value.
+    `undeclared` lists what was computed from people's data, or, for features of items, may have
+    been. No privacy guarantee covers it. Without `has_dislikes`, the data have no column of
+    ratings, and every line (interaction) is a like.
     """
 
     name: str
@@ -66,7 +66,7 @@ def to_json(catalogue: Catalogue) -> str:
 
 @np.errstate(over="ignore")
 def from_json(text: str | bytes, where: str) -> Catalogue:
-    """Return the catalogue of a JSON document; `where` names the document in errors."""
+    """Return the catalogue of a JSON document; errors call the document `where`."""
     try:
         document: Mapping[str, Any] = json.loads(text)
         features = [

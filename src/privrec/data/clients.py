@@ -20,10 +20,10 @@ class Clients:
     """The data of some clients (people), one after another.
 
     Client k has the interactions `offsets[k]:offsets[k + 1]`, in the order of `time`. An
-    interaction is also called a line. `time` is in the unit of the data set. Without times, `time`
-    is the line number. `ids[k]` is a number computed from the person's id alone. The random numbers
-    of a device depend on this number and never on other people. `features` has one row per client,
-    and `context` one row per interaction.
+    interaction is also called a line. `time` is in the unit of the data set; without times, it is
+    the line's number. `ids[k]` is computed from the person's id alone; the random numbers of her
+    device depend on it and never on other people. `features` has one row per client, `context` one
+    per interaction.
     """
 
     ids: IntArray
@@ -57,7 +57,7 @@ class Clients:
         return np.arange(len(self.item)) - self.offsets[self.owner]
 
     def contexts_alone(self) -> "Clients":
-        """Return the lines as a scorer may see them, with their contexts only."""
+        """Return the lines as a scorer may see them: without items and values."""
         return replace(
             self,
             item=np.zeros_like(self.item),
@@ -66,7 +66,7 @@ class Clients:
         )
 
     def keep(self, mask: BoolArray) -> "Clients":
-        """Return the same clients with only the interactions that `mask` keeps."""
+        """Return the same clients with only the interactions where `mask` is true."""
         counts = np.bincount(self.owner[mask], minlength=len(self.ids))
         return replace(
             self,
@@ -80,7 +80,7 @@ class Clients:
 
     def take(self, positions: IntArray) -> "Clients":
         """Return the clients at the given positions, in that order."""
-        # `self.sizes` is not used, because its cost grows with the number of all clients.
+        # The cost of `self.sizes` would grow with the number of all clients.
         starts = self.offsets[positions]
         sizes = self.offsets[positions + 1] - starts
         rows = ranges(starts, sizes)
@@ -147,7 +147,7 @@ def ranges(starts: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> I
 
 
 def cuts(offsets: IntArray, lines: int) -> list[tuple[int, int]]:
-    """Return ranges of clients with about `lines` interactions each, so that each client is in one.
+    """Return ranges of clients with about `lines` interactions each; each client is in one range.
 
     >>> cuts(np.array([0, 2, 2, 7, 9]), 4)
     [(0, 3), (3, 4)]
@@ -161,9 +161,9 @@ class Split:
     """The positions of the people in each role. Spec: 80 % train, 20 % test.
 
     If people are split, each person has one role. If each person's lines are split, all people
-    train and are tested, and some are also validation people. Settings, numbers of rounds and
-    learning curves are chosen on the lines that validation people hold out. Only the final report
-    uses the test lines. `public_train` is the public, approximate number of people who train.
+    train and are tested, and some are also validation people. What validation people hold out
+    decides settings, numbers of rounds and learning curves; only the final report uses test data.
+    `public_train` is the public, approximate number of people who train.
     """
 
     public_train: int
@@ -175,7 +175,7 @@ class Split:
 
     @property
     def fitted(self) -> IntArray:
-        """All people except those who are only tested, for fitting reference models."""
+        """All people who are not only tested; reference models are fitted to their data."""
         return np.union1d(self.train, self.validation)
 
 
@@ -189,9 +189,9 @@ def split_clients(
 ) -> Split:
     """Return the roles of the people with these `Clients.ids`; `people` is their public number.
 
-    A hash of (seed, the person's id) decides each role, so one person's presence never changes
-    another person's role. The shares hold on average. The test people depend on `seed` and
-    `test_share` alone.
+    A hash of (seed, the person's id) decides each role, so no person's presence changes another
+    person's role. The shares hold on average. The test people depend on `seed` and `test_share`
+    alone.
 
     >>> split = split_clients(np.arange(1000), seed=0)
     >>> len(split.train), len(split.validation), len(split.test)
@@ -215,8 +215,8 @@ def split_clients(
 
 
 _AT_A_TIME = 2**15
-"""The number of people whose hashes are computed at once. Chosen by hand: the hashes fit into the
-cache of a processor."""
+"""How many people's hashes are computed at once. Chosen by hand: they fit into a processor's
+cache."""
 
 
 def chosen(ids: IntArray, share: float, *, seed: int, purpose: str) -> BoolArray:
@@ -238,8 +238,8 @@ def halve(clients: Clients, *, seed: int, halving: Halving = "random") -> tuple[
 def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
     """Return for each interaction whether it is in its client's first half.
 
-    Likes and dislikes are halved together (spec section 6). If the number of interactions is odd,
-    the second half has one more. A person's halves do not depend on the other people in `clients`.
+    Likes and dislikes are halved together (spec section 6). Of an odd number of interactions, the
+    second half has one more. A person's halves do not depend on other people.
     """
     if halving == "random":
         place = drawn_places(clients, seed=seed, round_index=0, purpose="halve")
@@ -249,10 +249,7 @@ def first_half(clients: Clients, *, seed: int, halving: Halving) -> BoolArray:
 
 
 def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str) -> IntArray:
-    """Return the index of each line in a random order of its client's lines, from 0.
-
-    The order of a client's lines does not depend on the other clients.
-    """
+    """Return the index of each line in a random order of its client's lines, from 0."""
     owner, place = clients.owner, clients.place
     drawn = np.empty_like(place)
     words = client_words(seed, round_index, purpose, clients.ids[owner], place)
@@ -263,8 +260,7 @@ def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str)
 def grouped(owner: IntArray, words: Words) -> IntArray:
     """Return the order by owner and then by random word, several times as fast as `np.lexsort`.
 
-    `words` are random 64-bit numbers. The words of one owner must differ from each other.
-    `client_words` returns different words for different positions.
+    `words` are random 64-bit numbers that differ within an owner, as those of `client_words` do.
     """
     order = np.argsort(words)
     # Sorting numbers of one or two bytes takes one pass.

@@ -47,8 +47,7 @@ _DONE = (
 )
 _UNITS = "ms|millis|milliseconds|s|sec|seconds|us|micros|utc|unix"
 _SURE_TIMES = ("time", "timestamp", "ts", "unixtime", "datetime", "date")
-"""Column names that always mean a time. A column with another name is a time only if its values
-look like times."""
+"""Names of columns that always mean a time. Columns with other names must also look like times."""
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "user": ("user", "userid", "uid", f"({_PEOPLE})id", f"user(key|name|hash)|{_PEOPLE}"),
     "item": (
@@ -66,16 +65,15 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "id": ("id",),
     "title": ("title", "name", "movietitle", "itemtitle", "itemname"),
 }
-"""Patterns of column names that need no mapping, preferred ones first, in the form of
-`plain_column`."""
+"""Patterns of column names that need no mapping, preferred ones first, for `plain_column`."""
 _PLACES = {"user": "1", "item": "2", "value": "3", "time": "4", "id": "1", "title": "2"}
 """The position of each meaning in a file without a header."""
 _LOOKED_AT = 1000
-"""The number of first rows from which the meaning of a column is guessed. Chosen by hand."""
+"""How many first rows decide the meaning of a column. Chosen by hand."""
 SKIP_BAD = " (--skip-bad leaves such rows out)"
 """The end of an error message about a bad row."""
 _MOST_NAMES = 12
-"""The largest number of columns that an error message lists. Chosen by hand."""
+"""The most columns that an error message lists. Chosen by hand."""
 
 Role = Literal["user", "item", "value", "time"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -99,18 +97,16 @@ class Reader:
 
     `mapping` gives the column of each meaning: user, item, value, time, id or title. Common names
     need no mapping. The columns of a file without a header are named "1", "2", … and mean user,
-    item, value, time. Other columns of interactions are used only if `context` names them. Other
+    item, value, time. Other columns of interactions are used only if `context` names them; other
     columns of people and items are features. A feature is multi-valued if its values are separated
     by `|`, and numeric if its values are numbers with a decimal point. `flags` makes one feature of
-    items from columns of 0 and 1: {"genres": "Action..Western"}. Columns in `ignore` are left out.
-    "users:zip" is left out of the people only, "items:url" of the items only.
+    items from columns of 0 and 1: {"genres": "Action..Western"}. Columns in `ignore` are left out:
+    "users:zip" of the people only, "items:url" of the items only.
 
-    `decimal` and `dates` are the notations of numbers and dates in text. A file with the form
-    "lists" has one line for each person: her number, then the numbers of her items. `skip_bad`
-    leaves out rows that cannot be used.
-
-    `skipped` has the rows left out, `uses` the use of each column, and `warnings` possible errors
-    in the files.
+    `decimal` and `dates` are the notations of numbers and dates in text. A file of the form "lists"
+    has a line for each person: her number, then the numbers of her items. `skip_bad` leaves out
+    rows that cannot be used. They are recorded in `skipped`, the use of each column in `uses`, and
+    possible errors in the files in `warnings`.
     """
 
     mapping: Mapping[str, str]
@@ -160,8 +156,8 @@ class Reader:
             for name, span in (self.flags if what == "item" else {}).items()
         }
         flagged = [name for span in spans.values() for name in span]
-        # Columns computed from people's records may be in the order of the first person's records,
-        # so they are sorted.
+        # If the columns were computed from people's records, their order could be that of one
+        # person's. So they are sorted.
         for name in sorted(known) if what == "user" else known:
             if name not in flagged:
                 feature, check = self._feature(table, name, may_split=True)
@@ -181,8 +177,7 @@ class Reader:
     ) -> tuple[pl.DataFrame, Form]:
         """Return the interactions as a table of user, item, value, time and context, and the form.
 
-        In a file with a list for each person, a person with an empty list has one row whose item is
-        null.
+        In the form "lists", a person with an empty list has one row whose item is null.
         """
         table = self._read(path, form)
         meanings = self._meanings(table)
@@ -263,7 +258,6 @@ class Reader:
                     )
 
     def _meanings(self, table: RawTable) -> dict[Role, str]:
-        """Return the columns of the user, item, value and time."""
         context = self.context
         taken = {*context, *(self.mapping[ours] for ours in ROLES if ours in self.mapping)}
         meanings: dict[Role, str] = {}
@@ -301,7 +295,6 @@ class Reader:
         return key
 
     def _find(self, table: RawTable, ours: str, *, taken: set[str]) -> str | None:
-        """Return the column with this meaning, by the mapping or by a common name."""
         theirs = self.mapping.get(ours)
         if theirs is not None:
             if theirs not in table.frame.columns:
@@ -323,7 +316,7 @@ class Reader:
         for check in checks:
             fresh = np.flatnonzero(check.mask & ~is_bad)
             is_bad |= check.mask
-            # Only one message is built for the error, because a million messages would be slow.
+            # A million messages would be slow, and only the first one is shown.
             bad += table.bad_rows(fresh if self.skip_bad else fresh[:1], check.column, check.reason)
         bad.sort(key=lambda row: row.line)
         if bad and not self.skip_bad:
@@ -361,7 +354,6 @@ def _by_name(table: RawTable, ours: str, *, taken: set[str]) -> str | None:
 
 
 def _kind(column: pl.Series) -> str:
-    """Return the kind of a feature and its number of values, as text."""
     if column.null_count() == column.len():
         return "empty"
     if column.dtype.is_float():
@@ -380,9 +372,9 @@ _YEAR = 365.25 * 86400
 
 
 def _looks_like_times(table: RawTable, name: str) -> bool:
-    """Return whether at least half of the first values are dates or times since 1970.
+    """Return whether at least half of the first values are dates, or numbers that may be times.
 
-    Numbers may be in s, ms, µs or ns. They must mean times from 1985 to 2060.
+    Such a number counts s, ms, µs or ns since 1970 and means a time from 1985 to 2061.
     """
     first = table.frame[name].head(_LOOKED_AT).drop_nulls()
     first = first.filter(first != "") if first.dtype == pl.String else first

@@ -19,15 +19,15 @@ class Federation:
 
     `take(positions)` is the only access to people's data. It returns the columns of the clients at
     these positions and of no other client. `ids(positions)` are their `Clients.ids`. `largest` is
-    an upper bound of the number of interactions of one client. `repeats` tells whether a person has
-    the same item twice. `has_times` tells whether the order of lines in time is known.
+    an upper bound of one client's number of interactions. `repeats` tells whether a person has the
+    same item twice, and `has_times` whether the order of lines in time is known.
 
-    `take_test(positions)` returns the lines of these clients in the data set's own test file. It is
-    None if there is no such file. `take` never returns these lines.
+    `take_test(positions)` returns these clients' lines in the data set's own test file, which
+    `take` never returns. It is None if there is no such file.
 
     `population` names the people in privacy ledgers, and `people` is their public number.
-    `fingerprint` is a hash of the raw data. It binds a run to its data and is never released.
-    `names` are the original ids of all people if they cannot be read again from a file.
+    `fingerprint` is a hash of the raw data: it binds a run to its data and is never released.
+    `names` are the original ids of all people, or None if they can be read again from a file.
     """
 
     catalogue: Catalogue
@@ -75,7 +75,7 @@ class Federation:
 
 
 def without_people(catalogue: Catalogue) -> Federation:
-    """Return a federation without people, as a single device sees it."""
+    """Return a federation without people: what a single device knows of the data set."""
     return Federation(
         catalogue=catalogue,
         n_clients=0,
@@ -90,7 +90,7 @@ def without_people(catalogue: Catalogue) -> Federation:
 
 
 def part_of(federation: Federation, positions: IntArray) -> Federation:
-    """Return a federation with only these people, in this order, as a population of its own."""
+    """Return a federation of only these people, in this order, with a population of its own."""
     kept = np.asarray(positions, np.int64)
     take_test, names = federation.take_test, federation.names
     mark = hashlib.sha256(federation.fingerprint.encode() + kept.tobytes()).hexdigest()

@@ -14,17 +14,17 @@ Frame = pl.DataFrame
 
 
 def is_frame(data: object) -> bool:
-    """Return whether this is a polars frame, a lazy polars frame, or a pandas frame."""
+    """Return whether this is a frame of polars, also a lazy one, or of pandas."""
     return isinstance(data, pl.DataFrame | pl.LazyFrame) or _is_pandas(data)
 
 
 def new_frame(columns: Mapping[str, Sequence[Any]], kinds: Sequence[type]) -> Frame:
-    """Return a frame of these columns with these types, also if columns are empty."""
+    """Return a frame of these columns with these types, which empty columns have too."""
     return pl.DataFrame(columns, schema=dict(zip(columns, kinds, strict=True)))
 
 
 def as_polars(frame: object, file: str = "the frame") -> pl.DataFrame:
-    """Return a polars frame. A lazy frame is collected, and a pandas frame is converted."""
+    """Return a frame of polars: a lazy frame is collected, and a pandas frame is converted."""
     if isinstance(frame, pl.DataFrame):
         return frame
     if isinstance(frame, pl.LazyFrame):
@@ -45,7 +45,7 @@ def _is_pandas(data: object) -> bool:
 
 
 def _from_pandas(frame: Any, file: str) -> pl.DataFrame:
-    """Return the columns of a pandas frame. A named index becomes columns too."""
+    """Return the columns of a pandas frame; a named index becomes columns too."""
     if any(name is not None for name in frame.index.names):
         try:
             frame = frame.reset_index()
@@ -62,8 +62,8 @@ def _from_pandas(frame: Any, file: str) -> pl.DataFrame:
 def _series(name: str, column: Any, file: str) -> pl.Series:
     """Return a column of pandas; its missing values (NaN, NaT, NA) become null.
 
-    The values are converted with numpy or as a list, because polars' converter needs pyarrow for
-    some columns.
+    The values pass through numpy or a list, because polars' own converter needs pyarrow for some
+    columns.
     """
     kind = column.dtype
     if isinstance(kind, np.dtype) and kind.kind in "iubMm":
@@ -82,8 +82,7 @@ def _series(name: str, column: Any, file: str) -> pl.Series:
 def _listed(name: str, values: list[Any], file: str) -> pl.Series:
     present = {type(value) for value in values if value is not None}
     if present == {int, str}:
-        # Such columns become text, as in a text file. Pandas makes them when it reads some text
-        # files.
+        # Pandas makes such columns from some text files. They become text.
         return pl.Series(name, [None if value is None else str(value) for value in values])
     if present == {int, float}:
         return pl.Series(name, values, dtype=pl.Float64)
@@ -97,10 +96,10 @@ def _listed(name: str, values: list[Any], file: str) -> pl.Series:
 
 
 _LARGE = 2**63
-"""Larger whole numbers become text, because no numeric column can store them."""
+"""Whole numbers from here on become text, because they do not fit into 64 bits with a sign."""
 
 
 def column_name(role: str, column: object) -> str:
-    """Return the name of a column as text. Column names in pandas may be numbers."""
+    """Return the name of a column as text. In pandas, a column's name may be a number."""
     check_kind(role, column, (str, int), "the name of a column")
     return str(column)

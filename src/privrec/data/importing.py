@@ -76,13 +76,13 @@ def import_files(
     """Return the tables of text files with separators, Parquet or RecBole files, or lists.
 
     `how` are fields of `Reader`: the meaning of columns, and the notation in files. Without `users`
-    or `items`, the people or items are those that occur in `source`. If `source` is an atomic
-    RecBole file (.inter) or its folder, the .user and .item files next to it are also read. `test`
-    has the same form and columns as `source`, and has lines for testing. Only the lists of people
-    and items are computed from `test`.
-    A given `items` file counts as the public catalogue, and a given `positive_above` as a public
-    choice. `public_item_features` declares that no column of `items` was computed from people's
-    data. Everything else is computed from the data and not declared public (docs/data.md).
+    or `items`, the people or items are those that occur in `source` and `test`. For an atomic
+    RecBole file (.inter) or its folder, the .user and .item files next to it are read too. `test`
+    has lines for testing, in the form and columns of `source`; nothing but those two lists is
+    computed from it. A given `items` file counts as the public catalogue, and a given
+    `positive_above` as a public choice. `public_item_features` declares that no column of `items`
+    was computed from people's data. Everything else is computed from the data and not declared
+    public (docs/data.md).
 
     Raises:
         DataError: A bad row (unless `skip_bad`), a missing column or a file that cannot be read.
@@ -125,7 +125,6 @@ def import_files(
 
 
 def _declared(items: Table | None, positive_above: float | None, *, item_features: bool) -> Public:
-    """Return what is declared public, given the arguments of the import."""
     if item_features and items is None:
         raise SettingsError("`--public-item-features` is about the items file, but none is given")
     return Public(
@@ -182,7 +181,6 @@ def _with_siblings(
 
 
 def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
-    """Raise if an option needs a file that is missing, or if options contradict each other."""
     mapping = reader.mapping
     for ours in mapping:
         if ours not in USUAL_NAMES:
@@ -203,7 +201,6 @@ def _check_files(reader: Reader, *, has_users: bool, has_items: bool) -> None:
 
 
 def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table) -> pl.DataFrame:
-    """Return the test lines, with the columns and types of the other lines."""
     if asked.columns != lines.columns:
         raise DataError(
             f"{test} must have the same columns as {source}: {', '.join(lines.columns)};"
@@ -216,7 +213,6 @@ def _alike(asked: pl.DataFrame, lines: pl.DataFrame, test: Table, source: Table)
 
 
 def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.DataFrame:
-    """Return the distinct ids of people or items in the lines."""
     ids = lines[what] if asked is None else pl.concat([lines[what], asked[what]])
     return ids.drop_nulls().unique(maintain_order=True).to_frame("id")
 
@@ -224,7 +220,7 @@ def _listed(what: str, lines: pl.DataFrame, asked: pl.DataFrame | None) -> pl.Da
 def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float:
     """Return the value above which a line is a like; raise if no line would be a like.
 
-    The threshold is the given one, or 0 if the lines have no values, or is found from the values.
+    This is the given threshold, or 0 if the lines have no values, or it is found from the values.
     """
     has_values = "value" in lines.columns
     threshold = given if given is not None else _usual_threshold(lines) if has_values else 0.0
@@ -242,9 +238,9 @@ def _threshold(lines: pl.DataFrame, given: float | None, source: Table) -> float
 def _usual_threshold(lines: pl.DataFrame) -> float:
     """Return the threshold that fits the values of at least half of the people.
 
-    The threshold is 0.5 if values are 0 or 1. For ratings in whole or half steps, the threshold is
-    3 for ratings up to 5, and 6 for ratings up to 10. Otherwise the threshold is 0. One unusual
-    rating cannot change the threshold.
+    It is 0.5 if values are 0 or 1. For ratings in whole or half steps, it is 3 for ratings up to 5,
+    and 6 for ratings up to 10. Otherwise, it is 0. Each person counts once, so that a single
+    unusual rating hardly matters.
     """
     value = pl.col("value")
     people = (
@@ -279,12 +275,12 @@ def _warnings(tables: Tables) -> list[str]:
 def _repeated(tables: Tables) -> list[str]:
     """Return a warning about lines that occur twice, or both in training and in testing.
 
-    Without a time, two lines of the same person and item may be two visits.
+    Without a time, two equal lines may be two visits.
     """
     lines, asked, warnings = tables.interactions, tables.test, []
     if tables.manifest.time is None and asked is None:
         return []
-    known = lines.hash_rows()  # The hash of a line takes less memory than the line.
+    known = lines.hash_rows()  # Hashes take less memory than lines.
     if tables.manifest.time is not None and (twice := lines.height - known.n_unique()):
         warnings.append(
             f"{twice:,} of the {lines.height:,} lines are the same as another one, in every column"
@@ -299,12 +295,10 @@ def _repeated(tables: Tables) -> list[str]:
 
 
 _TELLING = 5
-"""A feature with fewer people per value than this, on average, gets a warning. Chosen by hand; not
-tuned."""
+"""A feature with fewer people per value than this, on average, gets a warning. Chosen by hand."""
 
 
 def _telling_features(tables: Tables) -> list[str]:
-    """Return a warning for each feature whose values nearly identify a person."""
     lines = tables.interactions
     return [
         f"{name!r} has {values:,} values for {people:,} people: a value nearly names a person, so"
@@ -320,7 +314,7 @@ def _telling_features(tables: Tables) -> list[str]:
 
 
 def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return the number of values of each categorical feature; each entry of a list counts."""
+    """Return the number of values of each categorical feature; each entry of a list is a value."""
     return [
         (column.name, (column.explode() if column.dtype == pl.List else column).n_unique())
         for column in frame.drop("id", "title", strict=False).get_columns()
@@ -329,13 +323,12 @@ def _value_counts(frame: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 _FEWEST_ITEMS, _OFTEN, _SELDOM = 20, 0.5, 0.1
-"""Limits for a warning about neighbouring items that first appear with the same person. The warning
-needs at least `_FEWEST_ITEMS` items, a share of such neighbours of at least `_OFTEN`, and an
-expected share of at most `_SELDOM` by chance. Chosen by hand."""
+"""When to warn about items with neighbouring ids that first appear with the same person. There must
+be at least `_FEWEST_ITEMS` items and a share of at least `_OFTEN` of such neighbours, where at most
+`_SELDOM` is expected by chance. Chosen by hand."""
 
 
 def _telling_ids(tables: Tables) -> list[str]:
-    """Return a warning if the ids of items reveal the order of people's lines."""
     if tables.manifest.public.items:
         return []
     first = tables.interactions.unique("item", keep="first", maintain_order=True)

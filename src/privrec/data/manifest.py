@@ -39,13 +39,13 @@ _Scale = Annotated[Number, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """What the data set declares public, which means fixed without looking at people's data.
+    """What the data set declares public: fixed without looking at people's data.
 
-    `people`: the approximate number of people. `items`: the list of items does not depend on who is
-    in the data. `threshold`: `positive_above` was chosen, not computed from the values. `values`:
-    the vocabularies of features of people and contexts. `numbers`: the mean and scale of their
-    numeric features. `item_features`: the names of the item columns that were computed without
-    looking at people's data. True means all columns, including the title.
+    `people` is the approximate number of people. `items` says that the list of items does not
+    depend on who is in the data, and `threshold` that `positive_above` was not computed from the
+    values. `values` are the vocabularies of features of people and contexts, `numbers` the mean and
+    scale of their numeric features. `item_features` names the columns of items that were computed
+    without looking at people's data. True means all columns, including the title.
     """
 
     people: Annotated[int, Field(strict=True, ge=1)] | None = None
@@ -64,10 +64,10 @@ class Public:
 class Manifest:
     """The content of `dataset.toml`.
 
-    A value greater than `positive_above` counts as positive. `kinds` overrides the kind of a
-    feature. The default kind follows from the column type: numbers with a decimal point are
-    numeric, lists multi-valued, and all others categorical. `population` names the people in
-    ledgers. Two data sets about the same people should have the same `population`.
+    A value greater than `positive_above` is a like. `kinds` overrides the kind of a feature, which
+    otherwise follows from the column type: numbers with a decimal point are numeric, lists
+    multi-valued, and all others categorical. `population` names the people in ledgers. Data sets
+    about the same people should have the same `population`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""MovieLens-1M, Frappe and Gowalla: search, download and reading of the publishers' files."""
+"""MovieLens-1M, Frappe and Gowalla: finding, downloading and reading the publishers' files."""
 
 import hashlib
 import http.client
@@ -21,16 +21,15 @@ from privrec.data.tables import Tables
 from privrec.errors import DataError, nearest
 
 _LARGEST_FILE = 64 * 2**20
-"""A limit in bytes, larger than the largest published file. It limits how much a malicious archive
-can unpack."""
+"""More bytes than the largest published file has. A malicious archive cannot unpack to more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """A published data set: its source, its files, and a function that reads the files.
 
-    `address` is the web page of the data set. `download` is the address of the archive, or None if
-    the publisher offers none. `sums` has the SHA-256 sum of each file that is read.
+    `address` is its web page. `download` is the address of the archive, or None if the publisher
+    offers none. `sums` has the SHA-256 sum of each file that is read.
     """
 
     archive: str
@@ -83,7 +82,7 @@ def places(folder: Path, published: Published) -> list[Path]:
 def find_files(published: Published) -> tuple[Path, dict[str, bytes]] | None:
     """Return the archive or folder of a data set and the contents of its files, or None.
 
-    Files of other data sets may have the same names, such as train.txt. These files are ignored.
+    Other data sets' files with the same names, such as train.txt, are passed over.
 
     Raises:
         DataError: There are files with these names, but none are the published files.
@@ -131,7 +130,7 @@ def _unpacked(opened: zipfile.ZipFile, file: str, archive: Path) -> bytes:
     members = {Path(member).name: member for member in opened.namelist()}
     if file not in members:
         raise DataError(f"{archive} does not hold {file}")
-    # Other compression methods unpack a whole block at once, and its size is unlimited.
+    # With other methods, a block of unlimited size is unpacked at once.
     kind = opened.getinfo(members[file]).compress_type
     if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(f"{archive}: {file} is compressed in another way than published")
@@ -139,7 +138,7 @@ def _unpacked(opened: zipfile.ZipFile, file: str, archive: Path) -> bytes:
         return member.read(_LARGEST_FILE + 1)
 
 
-# The checksums of the files have been checked, so the following readers check nothing.
+# The files' checksums are right, so the following readers check nothing.
 
 
 def _read_movielens(files: dict[str, bytes]) -> Tables:
@@ -153,8 +152,8 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
             time="time",
             positive_above=3.0,
             # The publisher's description lists these values and the number of people. The threshold
-            # is the paper's. Genres and titles, including the year, come from an encyclopaedia of
-            # films.
+            # is that of the PrivRec paper. Genres and titles, including the year, come from an
+            # encyclopaedia of films.
             public=Public(
                 people=6040,
                 items=True,
@@ -168,17 +167,15 @@ def _read_movielens(files: dict[str, bytes]) -> Tables:
             ),
         ),
         interactions=ratings,
-        # A zip code is shared by only a few dozen people, so zip codes are left out, as in the
-        # paper.
+        # A zip code is shared by about two people, so zip codes are left out, as in the paper.
         users=users.drop("zip"),
-        # All movies of the public list are kept, not only the 3,706 rated ones. Otherwise the list
-        # of movies in the model could depend on one person.
+        # Movies without a rating are kept too. Otherwise one person could decide whether a movie is
+        # in the model.
         items=movies.with_columns(pl.col("genres").str.split("|")),
     )
 
 
 def _separated(raw: bytes, *columns: str, kind: type[pl.DataType] = pl.String) -> pl.DataFrame:
-    """Return the columns of a file whose fields are separated by `::`."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -230,17 +227,17 @@ _MOMENTS: Mapping[str, tuple[str, ...]] = {
         *("cloudy", "drizzle", "foggy", "rainy", "sleet", "snowy", "stormy", "sunny", "unknown"),
     ),
     "country": (*(" ".join(name.split()) for name in _COUNTRIES.split(";")), "unknown"),
-    # Cities are numbers without names. Cities that do not occur in the data also have a value.
+    # Cities are numbers; those that do not occur in the data have a value too.
     "city": tuple(map(str, range(1200))),
 }
-"""The vocabularies of Frappe's contexts: all possible values, not only the values in the data."""
+"""The vocabularies of Frappe's contexts: all possible values, not only those in the data."""
 
 
 def _read_frappe(files: dict[str, bytes]) -> Tables:
     log = pl.read_csv(files["frappe.csv"], separator="\t")
     meta = pl.read_csv(files["meta.csv"], separator="\t", quote_char=None, infer_schema=False)
     price = pl.col("price")
-    # The list of apps and their prices is public. The log has the same cost for each app.
+    # The list of apps and prices is public. The log has the same cost for each app.
     cost = pl.when(price == "Free").then(pl.lit("free")).otherwise(pl.lit("paid"))
     title = pl.when(pl.col("name").is_in(["unknown", ""])).then(None).otherwise("name")
     return Tables(
@@ -256,7 +253,7 @@ def _read_frappe(files: dict[str, bytes]) -> Tables:
                 values=_MOMENTS,
             ),
         ),
-        # `cnt`, the number of times this user used this app, is the outcome, so it is not an input.
+        # `cnt` (how often this user used this app) is the outcome, so it is not an input.
         interactions=log.select("user", "item", *_MOMENTS),
         users=log.select(pl.col("user").unique().sort().alias("id")),
         items=meta.select(
@@ -314,7 +311,7 @@ PUBLISHED: dict[str, Published] = {
     ),
     "gowalla": Published(
         archive="gowalla.zip",
-        # Papers on graph recommenders have used this split since its publication (Data/gowalla).
+        # Papers on graph recommenders use this split (the repository's folder Data/gowalla).
         address="https://github.com/xiangwang1223/neural_graph_collaborative_filtering",
         download=None,
         sums={
@@ -333,8 +330,8 @@ PUBLISHED: dict[str, Published] = {
 def files_here(name: str) -> Path | None:
     """Return the archive, or the folder of the unpacked files, of a published data set.
 
-    Return None if a download is needed. Then `$PRIVREC_DATA` has no files, and the cache has no
-    files or files that are not the published ones. A download replaces such files.
+    Return None if a download is needed: there are no files, or those in the cache are not the
+    published ones, and a download replaces them.
 
     Raises:
         DataError: `$PRIVREC_DATA` has files that are not the published ones. They would be read
@@ -353,11 +350,12 @@ def files_here(name: str) -> Path | None:
 def fetch(name: str, *, address: str | None = None, timeout: float = 60.0) -> Path:
     """Return the files of a published data set; download its archive into the cache if needed.
 
-    The archive is kept only if its files have the SHA-256 sums of the published files. `address`
-    replaces the publisher's address. `timeout` is the longest wait for data, in seconds.
+    The archive is kept only if its files have the published SHA-256 sums. `address` replaces the
+    publisher's address. `timeout` is the longest wait for data, in seconds.
 
     Raises:
-        DataError: The download failed. The message names the file and the folder to put it in.
+        DataError: There is no download, or it failed. The message names the file to get by hand
+            and the folder to put it in.
     """
     published = _published(name)
     if here := files_here(name):
@@ -397,7 +395,7 @@ def _download(source: str, target: Path, published: Published, timeout: float) -
     try:
         with (
             os.fdopen(handle, "wb") as file,
-            # Rule S310 warns about other schemes than the three schemes allowed above.
+            # Rule S310 warns of other schemes than the three above.
             urllib.request.urlopen(source, timeout=timeout) as answer,  # noqa: S310
         ):
             shutil.copyfileobj(answer, file)

@@ -1,8 +1,7 @@
 """Reading the files of an import into columns: text with separators, RecBole, Parquet and lists.
 
-Polars reads Parquet, and text whose lines all have the same number of fields. Other text is split
-by the functions below, because polars fills short lines without an error, and its errors have no
-line number.
+Polars reads Parquet, and text whose lines all have the same number of fields. The functions below
+split other text: polars would fill short lines without an error, and its errors name no line.
 """
 
 import contextlib
@@ -32,9 +31,9 @@ def read_raw(
 ) -> RawTable:
     """Return the columns of a file; a `RawTable` is returned unchanged.
 
-    The separator and the header of a text file are detected from its first lines. A first line that
-    contains a number or a date is not a header. With the form "auto", the function detects whether
-    a text file has a list of items for each person instead of columns.
+    The separator of a text file is detected from its first lines. The first line is the header,
+    unless it contains a number or a date. The form "auto" detects whether a text file has columns
+    or lists.
     """
     if isinstance(source, RawTable):
         table = source
@@ -81,7 +80,7 @@ def _decode(raw: bytes, encoding: str, file: str) -> str:
         raise DataError(f"{place} ({advice})") from error
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     text = text if "\n" in text else text.replace("\r", "\n")
-    if "\0" in _first_line(text):  # The file is UTF-16 but was read as UTF-8.
+    if "\0" in _first_line(text):  # This is UTF-16 that was read as UTF-8.
         raise DataError(f"{file} line 1 is not {encoding} ({advice})")
     if not text or text.isspace():
         raise DataError(f"{file} is empty")
@@ -153,10 +152,10 @@ def _atomic_types(header: list[str], file: str) -> dict[str, str]:
 def _sniff(text: str, decimal: Decimal) -> str:
     """Return the separator of the fields, detected from the first lines; "," if there is none.
 
-    A separator should occur equally often in the first line and in most other lines. If there are
-    several, `::` and tabs are preferred. A comma is the last choice if it is the decimal comma.
-    Text values can contain spaces, so a space is a separator only if it is the only candidate and
-    lines contain numbers.
+    A separator should occur as often in the first line as in at least half of the lines. Of
+    several, `::` and tabs come first, spaces and the decimal comma last. Text can contain spaces:
+    with a decimal point, a space separates only if no other separator occurs and at least half of
+    the lines have a number.
     """
     sample = re.sub(r'"[^"\n]*"', "quoted", text[:65536]).split("\n")[:50]
     sample = [re.sub(" {2,}", " ", line.strip(" ")) for line in sample if line.strip()]
@@ -184,7 +183,7 @@ def _sniff(text: str, decimal: Decimal) -> str:
 
 
 class _Fields(NamedTuple):
-    """The fields of a text file, including the header, in columns without names."""
+    """The fields of a text file, including a header, and the number of each row's line."""
 
     frame: pl.DataFrame
     lines: IntArray
@@ -192,7 +191,6 @@ class _Fields(NamedTuple):
 
 
 def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
-    """Return the fields of a text. If `quoted` is true, quotes around a field are removed."""
     quoted = quoted and '"' in text
     fields = _split_even(text, separator, quoted=quoted)
     if fields is None and quoted:
@@ -206,19 +204,19 @@ def _split(text: str, separator: str, file: str, *, quoted: bool) -> _Fields:
 
 
 _RARE = "\x1f"
-"""The ASCII unit separator. It replaces `::` because polars needs a separator of one character."""
+"""The ASCII unit separator. It replaces `::`, because polars takes separators of one character
+only."""
 
 
 def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
     """Return the fields, or None if lines have different numbers of fields or quotes need a parser.
 
-    This function is fast and fits most files. Polars' CSV reader takes a fraction of the time and
-    memory of `_split_lines` and `_split_quoted`.
+    This needs a fraction of the time and memory of `_split_lines` and `_split_quoted`.
     """
     if not text.endswith("\n") or text.endswith("\n\n"):
         text = text.rstrip("\n") + "\n"
     lines, width = text.count("\n"), _first_line(text).count(separator) + 1
-    # Polars' CSV reader would remove a \r before the end of a line as a part of the line end.
+    # Polars would remove a \r before the end of a line as a part of the line end.
     if width == 1 or "\r" in text or text.count(separator) != lines * (width - 1):
         return None
     if len(separator) > 1:
@@ -237,8 +235,8 @@ def _split_even(text: str, separator: str, *, quoted: bool) -> _Fields | None:
         return None
     if frame.height != lines:
         return None
-    # A line with too many fields raises above, and the total number of separators is correct. So
-    # each line has the correct number of fields, and a null is an empty field.
+    # Polars raises for a line with too many fields, and all lines together have the right number of
+    # separators. So no line has too few fields either, and a null is an empty field.
     frame = frame.fill_null("") if any(frame.null_count().row(0)) else frame
     if quoted:
         plain = pl.all().str.contains(r'^("[^"]*"|[^"]*)$').all()
@@ -256,7 +254,6 @@ def _split_lines(text: str, separator: str, file: str) -> _Fields:
     lines = pl.Series("line", [text.rstrip("\n")]).str.split("\n").explode()
     filled = (lines.str.strip_chars(" ") != "").to_numpy()
     width = lines[int(np.flatnonzero(filled)[0])].count(separator) + 1
-    # One more column than expected, so that a line with too many fields is detected.
     frame = lines.str.split_exact(separator, width).struct.unnest()
     whole = (frame[:, width - 1].is_not_null() & frame[:, width].is_null()).to_numpy()
     bad = [
@@ -268,7 +265,7 @@ def _split_lines(text: str, separator: str, file: str) -> _Fields:
 
 
 class _Row(NamedTuple):
-    """The number of a row's first line, and its fields; None if a quote is not closed."""
+    """A row: the number of its first line, and its fields, or None if a quote is not closed."""
 
     line: int
     fields: list[str] | None
@@ -285,19 +282,19 @@ def _quoted_rows(text: str, separator: str, file: str) -> Iterator[_Row]:
             fields = next(reader)
         is_long = reader.line_num > line
         if (fields is None and is_long) or (separator == "\t" and (fields is None or is_long)):
-            # The number of rows inside the open quote is unknown, so these rows cannot be skipped.
+            # How many rows the open quote contains is unknown, so they cannot be skipped.
             raise DataError(f"{file} line {line} {_OPEN}")
         yield _Row(line, fields)
 
 
 _OPEN = "must close a quote where the field ends"
 _ROWS_AT_A_TIME = 2**16
-"""The number of rows that are put into a frame at once. A row as a Python list takes much more
-memory. Chosen by hand."""
+"""The number of rows that are put into a frame at once, because a row takes much more memory as a
+Python list. Chosen by hand."""
 
 
 def _split_quoted(text: str, separator: str, file: str) -> _Fields:
-    """Return the fields of a text in which quoted fields may have any content."""
+    """Return the fields of a text whose quoted fields may contain separators and line ends."""
     rows = _quoted_rows(text, separator, file)
     parts: list[pl.DataFrame] = []
     lines: list[int] = []
@@ -339,19 +336,22 @@ _SAMPLE = 65536
 def looks_like_lists(text: str) -> bool:
     """Return whether the first lines are lists: a person and her items in each line.
 
-    All cells must be whole numbers. No two lines may begin with the same number. At most half of
-    the lines may have the same number of cells, so a numeric table with a few short rows is not a
-    list.
+    At most half of the lines may have the same number of cells: a numeric table with a few short
+    rows does not count as lists.
     """
     widths = Counter(map(len, _rows_of_lists(text)))
     return bool(widths) and 2 * max(widths.values()) <= widths.total()
 
 
 def _rows_of_lists(text: str) -> list[list[str]]:
-    """Return the cells of the first lines if they may be people and their items, otherwise []."""
+    """Return the cells of the first lines if each line can be a list (a person, then her items).
+
+    Each cell must be a whole number, no cell empty, and no person there twice. Otherwise, return
+    [].
+    """
     lines = text[:_SAMPLE].split("\n")
     if any(_EMPTY.search(line) for line in lines):
-        return []  # An empty cell is a missing value in a table.
+        return []
     # The last line of the sample may be incomplete.
     rows = [re.findall(_CELL, line) for line in (lines[:-1] if len(text) > _SAMPLE else lines)]
     rows = [row for row in rows if row]
@@ -361,10 +361,10 @@ def _rows_of_lists(text: str) -> list[list[str]]:
 
 
 def split_lists(text: str, file: str) -> RawTable:
-    """Return a row for each person and item; a person without items has one row of item null.
+    """Return a row for each person and item; a person without items has one row with item null.
 
-    The numbers are separated by spaces, tabs or commas. A line is bad if a cell is not a whole
-    number, or if its person has an earlier line.
+    Spaces, tabs or commas separate the numbers. A line is bad if a cell is not a whole number, or
+    if an earlier line has the same person.
     """
     cells = pl.Series("line", [text]).str.split("\n").explode().str.extract_all(_CELL)
     is_strange = ~pl.element().str.contains(_WHOLE)

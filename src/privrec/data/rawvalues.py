@@ -1,7 +1,6 @@
 """The raw columns of a file, and conversion of their values to ids, numbers, times and features.
 
-A row with a value that cannot be converted is a bad row. An error names its file, line, column and
-value.
+A row with a value that cannot be converted is a bad row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +25,8 @@ Decimal = Literal[".", ","]
 class BadRow(NamedTuple):
     """A row that cannot be used: its file, its line, and the reason.
 
-    In a text file, `line` counts lines from 1, including the header. In a Parquet file, `line`
-    counts rows from 1, and in a frame, rows from 0. `column` is empty if the whole line is wrong.
+    `line` counts from 1: the lines of a text file, with the header, or the rows of a Parquet file.
+    In a frame, it counts rows from 0. `column` is empty if the whole line is wrong.
 
     >>> print(BadRow("ratings.csv", 3, "score", "good", "must be a finite number"))
     ratings.csv line 3: 'score' must be a finite number; got 'good'
@@ -48,12 +47,12 @@ class BadRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTable:
-    """The columns of a file under their original names, before a meaning is assigned to them.
+    """The columns of a file under their original names, before they have a meaning.
 
     `lines` has the line of each row of `frame`. Columns of a text file (`is_text`) contain text,
     without spaces around a value. Without a header, the columns are named "1", "2", … . `types` has
-    the column types in the header of an atomic RecBole file. `bad` has the rows that could not be
-    split into columns. If `lists` is true, the file has one line for each person, and the item of a
+    the column types in the header of an atomic RecBole file, `bad` the rows that could not be split
+    into columns. If `lists` is true, the file has one line for each person, and the item of a
     person without items is null. `decimal` and `dates` are the notations of numbers and dates in
     text.
     """
@@ -107,8 +106,8 @@ def read_ids(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     kind = column.dtype
     reason = "must be text or a whole number, and not empty"
     if kind.is_float():
-        # If some rows of an integer column are empty, the integers may be stored as floats. Large
-        # integers then lose their last digits, so several ids could become equal.
+        # Integers may be stored as floats if some rows are empty. Large integers then lose their
+        # last digits, so several ids could become equal.
         exact = 2**53 if kind == pl.Float64 else 2**24 if kind == pl.Float32 else 2**11
         whole = column.cast(pl.Int64, strict=False)
         inexact = (whole.cast(kind) != column) | (whole.abs() > exact)
@@ -128,7 +127,7 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)):
         raise DataError(f"{table.file}: {name!r} must be numbers; got {column.dtype}")
     numbers = _numbers(column, table.decimal)
-    # Values are used in single precision. There 1e39 is infinite.
+    # Values are used in single precision, in which 1e39 is infinite.
     unusable = ~numbers.cast(pl.Float32).is_finite().fill_null(value=False).to_numpy()
     must = "must be a finite number"
     if table.decimal == ",":
@@ -141,7 +140,7 @@ def read_numbers(table: RawTable, name: str) -> tuple[pl.Series, Check]:
 def _numbers(column: pl.Series, decimal: Decimal) -> pl.Series:
     """Return a column as numbers, null if a text is not a number.
 
-    If the decimal sign is a comma, a number with a point also becomes null.
+    With a decimal comma, a number with a point is null too.
     """
     if column.dtype == pl.String and decimal == ",":
         column = column.set(column.str.contains(".", literal=True), None)
@@ -195,7 +194,7 @@ _ORDER: dict[Dates, tuple[str, str, str]] = {
 
 
 def _dates(column: pl.Series, dates: Dates) -> pl.Series:
-    """Return the dates of a column. ISO dates are always read. A date without a zone is in UTC."""
+    """Return the dates of a column. ISO dates are always read; a date without a zone is in UTC."""
     day = _ISO if dates == "iso" else _LOCAL
     parts = column.str.extract_groups(day + _CLOCK + _ZONE).struct.unnest()
     parts.columns = [*_ORDER[dates], "hour", "minute", "second", "half", "zone"]
@@ -225,10 +224,9 @@ def read_title(table: RawTable, name: str) -> pl.Series:
 def read_feature(table: RawTable, name: str, *, may_split: bool) -> tuple[pl.Series, Check]:
     """Return a column as a feature of the detected kind, and a check for bad numbers.
 
-    In an atomic RecBole file, the header gives the type. In other files, text is split at `|` if a
-    value contains `|` and `may_split` is true. Text becomes numeric if all values are numbers and
-    some have a decimal point. Otherwise the text is not changed. Integers are categories, and an
-    integer with a leading zero stays text.
+    In an atomic RecBole file, the header gives the type. In other files, text is split at `|` if
+    `may_split` is true and a value contains `|`. Other text is converted by `_as_it_looks`; whole
+    numbers are categories.
     """
     column = table.frame[name]
     kind = table.types.get(name)
@@ -280,7 +278,10 @@ def _parts(column: pl.Series, separator: str) -> pl.Series:
 
 
 def _as_it_looks(column: pl.Series, decimal: Decimal) -> pl.Series:
-    """Return a text column as integers or decimal numbers if all values are such, else as text."""
+    """Return a text column as integers or decimal numbers if all values are such, else as text.
+
+    A column with a leading zero, as in 007, stays text.
+    """
     present = column.drop_nulls()
     if present.is_empty() or present.str.contains(r"^[+-]?0\d").any():
         return column

@@ -21,8 +21,8 @@ class Feature:
     """One feature: its side (user, item or context), its kind, and its possible values.
 
     `values` is the vocabulary of a categorical or multi-valued feature. A numeric feature is
-    standardised with `mean` and `scale`. Its embedding table has one row, which is multiplied by
-    the standardised value.
+    standardised with `mean` and `scale`, and its embedding is the standardised value times the one
+    row of its table.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Feature:
 
 
 AT_MEAN = np.finfo(np.float32).tiny
-"""The smallest positive weight. It is not 0 but too small to change a sum."""
+"""A weight that is not 0 but too small to change a sum: the smallest positive normal float32."""
 
 
 class Bag(NamedTuple):
@@ -55,8 +55,8 @@ class Bag(NamedTuple):
     `codes` and `weights` have shape (n, width). A categorical value has one code with weight 1. A
     list of m values has m codes with weight 1/m. A number has code 0, and its weight is the
     standardised value. A missing value has weight 0 and any code, so its embedding is the zero
-    vector. If an item's number equals the mean, its weight is `AT_MEAN`, because a weight of 0
-    would mean a missing value.
+    vector. A number of an item that equals the mean has weight `AT_MEAN`, because 0 would mean that
+    it is missing.
     """
 
     codes: Leaf
@@ -83,7 +83,7 @@ class Bag(NamedTuple):
 
 
 Bags = Mapping[str, Bag]
-"""Encoded columns by the name of their embedding table."""
+"""Bags by the name of their embedding table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Schema:
         return tuple(feature for feature in self.features if feature.side == side)
 
     def named(self, name: str, side: Side) -> Feature:
-        """Return the feature of that name. If there is none, raise with the most similar name."""
+        """Return the feature of that name; if there is none, raise with the most similar name."""
         known = {feature.name: feature for feature in self.of(side)}
         if name not in known:
             raise DataError(
@@ -112,8 +112,7 @@ class Schema:
 
 
 _FEW = 12
-"""The largest number of values listed in an error message. Chosen by hand: they fit into two
-lines."""
+"""The most values that an error message lists. Chosen by hand: they fit into two lines."""
 
 
 def check_names(schema: Schema, names: Iterable[str]) -> None:
@@ -139,8 +138,8 @@ _GIVEN: tuple[Side, ...] = ("user", "context")
 def encode(feature: Feature, column: Sequence[object], *, strict: bool = False) -> Bag:
     """Return the bag of one column of raw values.
 
-    Missing values (None, NaN, empty lists) get weight 0. Values outside the vocabulary also get
-    weight 0, but with `strict` they raise an error with the most similar known value.
+    Missing values (None, NaN, empty lists) get weight 0. So do values outside the vocabulary, but
+    with `strict` they raise an error with the most similar known value.
     """
     if feature.kind == "numeric":
         return _encode_numbers(feature, column)
@@ -173,7 +172,7 @@ def encode_one(schema: Schema, side: Side, values: Mapping[str, object]) -> dict
 
 
 LARGEST = float(np.finfo(np.float32).max)
-"""The largest feature value, because features are encoded in 32 bits."""
+"""The largest feature value; features are encoded in 32 bits."""
 
 
 def is_missing(value: object) -> bool:

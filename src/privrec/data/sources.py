@@ -47,15 +47,14 @@ def load(
 ) -> Federation:
     """Return the federation of a built-in name, a data folder, or a frame of polars or pandas.
 
-    `synthetic` takes settings: `synthetic:users=1000000,seed=3`. All other arguments are for
-    frames. `user`, `item`, `value` and `time` name columns of the frame, and `title` names a column
-    of `items`. Usual names such as `user_id` or `rating` are found automatically. `context` lists
-    context columns. `users` and `items` are frames with an id and features. `test` has lines for
-    testing, with the columns of `data`. A value above `positive_above` is a like. `name` is the
-    name of the data. `population` names the people in ledgers, and its default is `name`.
-    `skip_bad` leaves out rows that cannot be used. A given `items` counts as a public catalogue,
-    and a given `positive_above` as a public choice. `public_item_features` declares that no column
-    of `items` was computed from people's data.
+    `synthetic` takes settings: `synthetic:users=1000000,seed=3`. The other arguments are for frames
+    alone. `user`, `item`, `value` and `time` name columns of the frame, and `title` a column of
+    `items`. Usual names such as `user_id` or `rating` are found without them. `context` lists
+    context columns. `users` and `items` are frames of ids and features. `test` has lines for
+    testing, with the columns of `data`. A value above `positive_above` is a like. `population`
+    (default: `name`, the name of the data) names the people in ledgers. `skip_bad` leaves out rows
+    that cannot be used. A given `items` or `positive_above` counts as public: chosen without
+    looking at people's data. `public_item_features` declares the same of all columns of `items`.
     """
     roles = {"user": user, "item": item, "value": value, "time": time, "title": title}
     mapping = {role: column_name(role, c) for role, c in roles.items() if c is not None}
@@ -91,7 +90,6 @@ def load(
 
 
 def _import_frames(population: str, **how: Any) -> Federation:
-    """Return the federation of frames, the same as an import of files with these tables."""
     try:
         result = import_files(**how)
         manifest = replace(result.tables.manifest, population=population)
@@ -103,7 +101,6 @@ def _import_frames(population: str, **how: Any) -> Federation:
 
 
 def _table(data: object, file: str) -> RawTable:
-    """Return a frame as a raw table; `file` describes the frame in errors."""
     frame = as_polars(data, file)
     return RawTable(file=file, frame=frame, lines=np.arange(frame.height), is_text=False)
 
@@ -136,10 +133,9 @@ def named(data: object) -> tuple[str, Callable[[], Federation]]:
 
 
 def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
-    """Return the data of a run, with the items in the order of the run's catalogue.
+    """Return the data of a run, with the items in the order of the run's own catalogue.
 
-    `begun_with` reads the run's own catalogue. In runs of older versions, items have the order of
-    the table in the data folder.
+    Only runs of older versions have another order: that of the table in the data folder.
     """
     federation = load(data)
     if not isinstance(data, str | PathLike) or not Path(data).is_dir():
@@ -151,7 +147,7 @@ def load_begun(data: object, begun_with: Callable[[], Catalogue]) -> Federation:
 
 
 def own_name(name: str | None) -> str:
-    """Return the name of a user's own data; raise for the name of a built-in data set."""
+    """Return the name of a user's own data; raise if built-in data have this name."""
     own = _text("name", name) or "frame"
     if own.partition(":")[0] in BUILT_IN:
         raise SettingsError(f"`name` must not be that of built-in data; got {own!r}")
@@ -206,10 +202,7 @@ def is_here(name: str) -> bool:
 
 
 def describe_data(data: str) -> dict[str, Any]:
-    """Return the numbers of people, items, interactions and likes, and the features.
-
-    All people are read, about a thousand at a time.
-    """
+    """Return the numbers of people, items, interactions and likes, and the features."""
     federation = load(data)
     sizes: list[np.ndarray] = []
     liked = tested = 0

@@ -1,10 +1,9 @@
 """A synthetic population, generated client by client and never in memory as a whole.
 
-Each person is a pure function of (seed, position). She has demographics, a taste vector that partly
-depends on them, a long-tailed number of interactions, items chosen by taste and popularity, ratings
-and times. The cost of a cohort depends on the size of the cohort, not on the size of the
-population. In a large catalogue, a person considers a limited number of items. All numbers of the
-generator were chosen by hand.
+Each person is drawn from (seed, position) alone, so the cost of a cohort does not depend on the
+size of the population. She has demographics, a taste vector that partly depends on them, a
+long-tailed number of interactions, items chosen by taste and popularity, ratings and times. All
+numbers of the generator were chosen by hand.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ _SECOND = (
 )  # fmt: skip
 _TASTE_SIZE = 8
 _TASTE = 5.0
-"""The weight of taste, relative to popularity, in the choice of items."""
+"""The weight of taste, relative to popularity, when items are drawn."""
 _ALL_LOOKED_AT = 4096
 """In a catalogue of up to this many items, each person considers all items."""
 _LOOKED_AT = 1024
@@ -65,7 +64,7 @@ class SyntheticSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
-    """The data that all people share: item vectors, popularity, tastes of demographic groups."""
+    """What all people share: item vectors, popularity, and the tastes of demographic groups."""
 
     items: npt.NDArray[np.floating]
     appeal: npt.NDArray[np.float64]
@@ -101,8 +100,7 @@ def synthetic(settings: SyntheticSettings) -> Federation:
         )
     )
     name = synthetic_name(settings)
-    # In large catalogues, the people differ from those of older versions, in which each person
-    # considered all items.
+    # Older versions drew other people for large catalogues: each person considered all items.
     law = "" if world.groups is None else " by groups"
     return Federation(
         catalogue=Catalogue(
@@ -171,7 +169,7 @@ def _drawn_one_by_one(
 def _drawn_at_once(
     draw: np.random.Generator, counts: IntArray, centres: npt.NDArray[np.float64]
 ) -> tuple[Bag, npt.NDArray[np.float64]]:
-    """Return the same for many items: other genres with the same distribution, without a loop."""
+    """Return the same for many items, without a loop: other genres from the same distribution."""
     shuffled = np.argsort(draw.random((len(counts), len(_GENRES)), np.float32), axis=1)
     has = np.arange(3) < counts[:, None]
     codes = np.where(has, shuffled[:, :3], 0).astype(np.int32)
@@ -180,7 +178,7 @@ def _drawn_at_once(
 
 
 def _grouped(fame: npt.NDArray[np.int64], longest: int) -> tuple[_Groups, npt.NDArray[np.float64]]:
-    """Return the groups, and the logarithm of each group's weight: the sum of 1/k^0.6 over it.
+    """Return the groups, and the logarithm of each group's weight (the sum of its items' 1/k^0.6).
 
     Each of the most popular items is a group of its own.
     """
@@ -188,7 +186,7 @@ def _grouped(fame: npt.NDArray[np.int64], longest: int) -> tuple[_Groups, npt.ND
     weight = np.concatenate([[0.0], np.cumsum(np.arange(1.0, len(fame) + 1) ** -0.6)])
     place = np.arange(count + 1)
     bounds = np.searchsorted(weight, weight[-1] * place / count)
-    # Each group has at least one item, and each of the following groups too.
+    # Each group must have at least one item.
     bounds = np.maximum.accumulate(bounds - place) + place
     bounds = np.minimum(bounds, len(fame) - count + place)
     groups = _Groups(
@@ -207,8 +205,8 @@ def _choices(
     """Return each person's items, best first, and their affinities (inner products) to her taste.
 
     The items are the best `longest` by 5 · affinity + appeal + Gumbel noise. In a large catalogue,
-    one random item of each group is considered, and appeal is that of the group. The distribution
-    is about the same.
+    a person considers one random item of each group, with the group's appeal. The distribution is
+    about the same.
     """
     groups = world.groups
     if groups is None:
@@ -232,8 +230,7 @@ def _people(
         words = client_words(
             settings.seed, 0, f"synthetic {purpose}", positions[:, None], np.arange(count)[None, :]
         )
-        # 52 bits are used, because with 53 bits the largest number would round to 1. Its normal
-        # quantile is infinite.
+        # With 53 bits, the largest number would round to 1, whose normal quantile is infinite.
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     age = (uniform("age", 1)[:, 0] * len(_AGES)).astype(np.int32)
@@ -246,7 +243,7 @@ def _people(
     ranked, suits = _choices(world, taste, uniform, longest)
     mood = ndtri(uniform("mood", longest))
     stars = np.clip(np.rint(3.3 + 2.0 * suits + 0.6 * mood), 1, 5)
-    # `ranked` has the best items first. The order of interactions is random.
+    # `ranked` has the best items first; interactions come in a random order.
     order = np.argsort(uniform("order", longest), axis=1)
     chosen = np.arange(longest)[None, :] < sizes[:, None]
     rows, places = np.nonzero(np.take_along_axis(chosen, order, 1))

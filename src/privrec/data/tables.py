@@ -32,7 +32,7 @@ from privrec.errors import DataError, nearest
 from privrec.types import F32, CodeArray, IntArray
 
 _SORTED_AT_ONCE = 2**18
-"""The number of lines in one sort. Chosen by hand: the lines fit into the cache of a processor."""
+"""The number of lines in one sort. Chosen by hand: they fit into a processor's cache."""
 
 
 def _clients(
@@ -131,7 +131,7 @@ def _values(lines: pl.DataFrame, manifest: Manifest, where: str) -> F32:
 
 
 def _times(lines: pl.DataFrame, manifest: Manifest, where: str) -> npt.NDArray[np.float64]:
-    """Return the time of each line in the data's own unit, or the line number without times."""
+    """Return the time of each line in the data's own unit; without times, the line's number."""
     if manifest.time is None:
         return np.arange(lines.height, dtype=np.float64)
     require(lines, manifest.time, where)
@@ -189,10 +189,9 @@ def write_folder(tables: Tables, folder: Path) -> None:
 def to_federation(tables: Tables, *, item_order: Sequence[str] | None = None) -> Federation:
     """Return the federation of the tables, after checking every id and value in them.
 
-    Items are sorted by their ids. Otherwise the order of the table could be the order in which
-    people's lines first name the items, and the catalogue of a released model would reveal
-    something about these people. `item_order` is another order of all ids. A resumed run uses it to
-    keep its original order.
+    Items are sorted by id. In the order of the table, they could be in the order in which people's
+    lines first name them, and the catalogue of a released model would reveal something about these
+    people. `item_order` is another order of all ids, with which a resumed run keeps its own.
     """
     manifest = tables.manifest
     users = _checked_ids(tables.users, "users")
@@ -250,11 +249,10 @@ def in_order(items: pl.DataFrame, item_order: Sequence[str] | None = None) -> pl
 
 
 _AT_A_TIME = 2**20
-"""The number of lines in one sort, which limits the memory. Chosen by hand."""
+"""The number of lines in one sort, to limit memory. Chosen by hand."""
 
 
 def _has_repeats(columns: Clients, n_items: int) -> bool:
-    """Return whether a person has the same item twice."""
     offsets = columns.offsets
     for first, last in cuts(offsets, _AT_A_TIME):
         owner = np.repeat(np.arange(last - first), np.diff(offsets[first : last + 1]))
@@ -271,7 +269,7 @@ def person_ids(names: list[str]) -> IntArray:
 
 
 def _undeclared(tables: Tables) -> tuple[str, ...]:
-    """Return the public parts that were computed from people's data, for the privacy statement."""
+    """Return what was computed from people's data and becomes public, for the privacy statement."""
     manifest, public = tables.manifest, tables.manifest.public
     if not public.items:
         parts = [ITEM_LIST]
@@ -282,7 +280,7 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
         parts.append("the value above which a rating is a like")
     if public.people is None:
         parts.append("the number of people")
-    # A feature without any value is left out of the model. This also depends on people's data.
+    # A feature without any value is left out of the model, which depends on people's data too.
     features = [name for name in tables.users.columns if name not in RESERVED]
     return (
         *parts,
@@ -295,7 +293,6 @@ def _undeclared(tables: Tables) -> tuple[str, ...]:
 
 
 def _undeclared_of_items(tables: Tables) -> list[str]:
-    """Return the columns of items that are not declared public."""
     declared = tables.manifest.public.item_features
     if declared is True:
         return []
@@ -307,9 +304,8 @@ def _fingerprint(
     columns: Clients, test: Clients | None, catalogue: Catalogue, manifest: Manifest
 ) -> str:
     """Return a hash of all data that a run can depend on: people's data and the public part."""
-    # Some fields are newer than fingerprints: `has_dislikes`, which follows from the lines; the
-    # declaration of item features, which changes no run; and `AT_MEAN`. They are left out here, so
-    # that the fingerprint of the same data does not change.
+    # Left out, so that old data keep their fingerprint: `has_dislikes`, which follows from the
+    # lines; the declaration of item features, which changes no run; and `AT_MEAN`.
     older = tuple(part for part in catalogue.undeclared if not part.startswith(ITEM_FEATURES))
     items = {
         table: bag._replace(weights=np.where(bag.weights == AT_MEAN, np.float32(0), bag.weights))
@@ -410,7 +406,6 @@ def _encode_frame(
             numbers=None if side == "item" else numbers.get(column.name),
         )
         if feature.rows == 0:
-            # The feature has no values, so its table would have no rows: leave it out.
             continue
         features.append(feature)
         bags[feature.table] = bag
@@ -423,7 +418,7 @@ def _encode_like(
     """Return the context of test lines as bags, with the values and scales of the training lines.
 
     Values that do not occur in the training lines count as missing, because a test file must not
-    influence a model.
+    change a model.
     """
     numbers = {f.name: (f.mean, f.scale) for f in features if f.kind == "numeric"}
     values = {f.name: f.values for f in features if f.kind != "numeric"}
@@ -445,9 +440,9 @@ def encode_column(
 ) -> tuple[Feature, Bag]:
     """Return a column's feature and its bag.
 
-    The vocabulary is `values`, or the values of the column if `values` is empty. A value outside
-    the vocabulary counts as missing. Only distinct values are encoded one by one, so long columns
-    are fast.
+    `numbers` are the mean and scale of a numeric feature; None computes them from the column.
+    `values` is the vocabulary; if it is empty, the values of the column are. A value outside of it
+    counts as missing. Only distinct values are encoded one by one, so long columns are fast.
     """
     is_list = column.dtype in (pl.List, pl.Array)
     if column.dtype in (pl.Struct, pl.Binary, pl.Object) or (
@@ -457,7 +452,7 @@ def encode_column(
     if is_list and kind not in (None, "multi"):
         raise DataError(f"{side} feature {column.name!r} holds lists: its kind must be multi")
     if kind is None:
-        # The declared values or numbers decide the kind of the feature, not the values in the data.
+        # What is declared decides the kind, not the values in the data.
         is_numeric = numbers is not None or (column.dtype.is_float() and not values)
         kind = "multi" if is_list else "numeric" if is_numeric else "categorical"
     if (values and kind == "numeric") or (numbers and kind != "numeric"):

@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 ITEM_LIST = "the list of items and their features"
-"""The name of a computed list of items in a catalogue's `undeclared`."""
+"""The entry of a catalogue's `undeclared` for a computed list of items."""
 ITEM_FEATURES = "the features of items"
-"""The beginning of an entry of `undeclared` about item features that are not declared public."""
+"""The beginning of its entry for features of items that are not declared public."""
 _BREAKS = re.compile(r"\r\n|[\t\n\r]")
 # Unicode categories: control, format (bidirectional overrides, zero-width signs), surrogates, line
-# separators, and paragraph separators.
+# and paragraph separators.
 _UNSAFE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def safe_text(text: str) -> str:
     r"""Return the text with every control, formatting and separator character replaced by `�`.
 
-    A line break or a tab becomes a space.
-
-    An escape code in a title could change what the terminal shows. A bidirectional override could
-    make a name look like another name.
+    A line break or a tab becomes a space. An escape code in a title could change what the terminal
+    shows, and a bidirectional override could make a name look like another name.
 
     >>> safe_text("Toy Story\x1b[2J"), safe_text("evil\u202egpj.exe"), safe_text("naïve\r\n☂")
     ('Toy Story�[2J', 'evil�gpj.exe', 'naïve ☂')
@@ -39,7 +37,7 @@ def value_text(value: object) -> str:
     >>> value_text(1.0), value_text("1"), value_text(2.5), value_text(True)
     ('1', '1', '2.5', 'true')
     """
-    import numpy as np  # Imported here, because help and completion must start fast.
+    import numpy as np  # The help and the completion of commands must start fast.
 
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -72,9 +70,9 @@ def short(text: object, most: int = 60) -> str:
 
 
 def brief(record: Any) -> str:
-    """Return a record in one line, for `__repr__`: arrays as their sizes, without functions.
+    """Return a record in one line of at most 900 characters, for `__repr__`.
 
-    The text is cut at 900 characters.
+    Arrays are shown as their sizes, and functions are left out.
     """
     names = getattr(record, "__dataclass_fields__", None) or record._fields
     parts = [f"{name}={text}" for name in names if (text := _field(getattr(record, name)))]

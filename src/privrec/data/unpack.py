@@ -1,4 +1,4 @@
-"""Reading the bytes of an imported file, unpacked if it is a gz file or a zip with one file."""
+"""Reading the bytes of an imported file; a gz file, or a zip with one file, is unpacked."""
 
 import gzip
 import io
@@ -12,22 +12,21 @@ from privrec.errors import DataError
 
 _ROOM = 100 * 2**20
 _GROWTH = 250
-"""A file may unpack to `_ROOM` bytes, or to `_GROWTH` times its size if that is more. This limits
-damage by malicious files. Chosen by hand; tables unpack to 3 to 30 times their size."""
+"""A file may unpack to `_ROOM` bytes, or to `_GROWTH` times its size if that is more: a malicious
+file must not fill the memory. Chosen by hand; tables unpack to 3 to 30 times their size."""
 _GZ = b"\x1f\x8b"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _NOT_READ = (
     *(_GZ, *_ZIP, b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c"),
     *(b"Rar!\x1a\x07", b"\xd0\xcf\x11\xe0"),
 )
-"""The first bytes of files with other compression, of files packed twice, and of old office
-documents."""
+"""The first bytes of files that are packed again or in another way, and of old office documents."""
 
 
 def read_bytes(path: Path) -> tuple[str, bytes]:
     """Return the name and the bytes of a file, or of the one file in a gz or zip file.
 
-    The first bytes decide whether a file is packed, not its name.
+    The first bytes of a file tell whether it is packed.
     """
     name, raw = path.name, _read(path)
     if raw.startswith(_GZ):
@@ -70,7 +69,7 @@ def _from_zip(path: Path, packed: bytes) -> tuple[str, bytes]:
                     f"{path} must hold one file; it holds {len(names)}{some} (unpack it and name"
                     " the file; save the sheet of an office document as CSV)"
                 )
-            # Other compression methods unpack a whole block at once, and its size is unlimited.
+            # With other methods, a block of unlimited size is unpacked at once.
             kind = opened.getinfo(names[0]).compress_type
             if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(f"{path} is packed in a rare way; unpack it first")

@@ -1,10 +1,10 @@
-"""The data for a choice of settings: the part to train candidates on, and the part to test them on.
+"""The data for a choice of settings: what candidates are trained on, and what they are tested on.
 
-Candidates are settings that are compared. Only training and validation data is used, and nothing
-that the final report tests. If people are split, candidates are tested on the second halves of some
+Candidates are settings that are compared. They see only training and validation data, nothing that
+the final report tests. If people are split, candidates are tested on the second halves of some
 people who do not train. If lines are split, a part of each person's training lines is held out: a
-random fifth, or the last like. A random tenth was also tried. Then worse settings were chosen on
-three benchmarks, and no line was held out for people with short lists.
+random fifth, or the last like. A random tenth chose worse settings on three benchmarks, and held
+out no line of short lists.
 """
 
 from dataclasses import dataclass, replace
@@ -23,10 +23,11 @@ FEWEST = 50
 """The smallest number of tested people for a choice. Chosen by hand: with fewer people, the
 standard error of a difference is larger than most differences between settings."""
 _ENOUGH = 1000
-"""With fewer validation people, at most a fifth of the training people are tested too."""
+"""The number of people to test candidates on. If there are fewer validation people, up to a fifth
+of the training people are tested too. A sample is never smaller than this, even with more than
+`_SCORES` scores."""
 _SCORES = 10**8
-"""The largest number of scores (people times items) of one candidate, which limits the time. Chosen
-by hand."""
+"""The most scores (people times items) of one candidate, which limits the time. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,8 +35,7 @@ class Trial:
     """The data on which candidates are trained and tested.
 
     Candidates train on the people in `train`, with the lines in `federation`. They are tested on
-    the people in `tested`, and `view` splits the lines of these people. `what` names the held-out
-    part.
+    the people in `tested`, whose lines `view` splits. `what` names the held-out part.
     """
 
     federation: Federation
@@ -70,7 +70,7 @@ def trial_of(
 def is_better(figures: F64, than: F64) -> bool:
     """Return whether the mean of `figures` is higher by more than one standard error.
 
-    `figures` and `than` have a value for each of the same people, in the same order.
+    Both have a value for each of the same people, in the same order.
 
     >>> is_better(np.array([0.5, 0.6, 0.7, 0.7]), np.array([0.4, 0.5, 0.6, 0.7]))
     True
@@ -130,7 +130,7 @@ def _fifth(federation: Federation, seed: int, positions: IntArray) -> Held:
 def is_in_fifth(clients: Clients, seed: int) -> BoolArray:
     """Return for each line whether it is in a random fifth (rounded) of its client's lines.
 
-    A client's fifth does not depend on the other clients.
+    Which lines these are does not depend on other clients.
     """
     place = drawn_places(clients, seed=seed, round_index=0, purpose="hold out")
     return np.asarray(place < ((clients.sizes + 2) // 5)[clients.owner])

@@ -1,13 +1,12 @@
 """95 % confidence intervals for the mean of a metric over people.
 
-The method is a bootstrap over people. From the tested people, as many people are drawn with
-replacement, 2,000 times. The interval is the middle 95 % of the means of these draws. Two
-artificial people are added to the tested people. Without them, an interval would have length 0 if
-all values are equal, and would be too short if hits are rare or there are few people. The more
-people are tested, the closer the artificial people are to them. Above `MANY` people, the means of
-draws are normal, and their standard deviation is computed without drawing. Two recommenders are
-compared person by person. In a mean over random seeds, a person who is tested under several seeds
-counts as one person.
+The method is a bootstrap over people, or a normal approximation for more than `MANY` people. As
+many people as were tested are drawn from them with replacement, 2,000 times. The interval is the
+middle 95 % of the means of these draws. Two artificial people are added to the tested people.
+Without them, an interval would have length 0 if all values are equal, and would be too short if
+hits are rare or people few. The more people are tested, the closer the artificial people are to
+them. Two recommenders are compared person by person. In a mean over random seeds, a person who is
+tested under several seeds counts as one.
 """
 
 import math
@@ -53,8 +52,8 @@ Differences = Mapping[str, Mapping[int, Difference]]
 def intervals(figures: F64) -> dict[int, Interval]:
     """Return for each k the interval of the mean over people, for values in [0, 1].
 
-    `figures` has shape (people, len(KS)). People with NaN are left out. If nobody is left, the
-    result is empty.
+    `figures` has shape (people, len(KS)). People with NaN are left out; without people, the result
+    is empty.
     """
     known = figures[~np.isnan(figures).any(axis=1)]
     if not len(known):
@@ -66,7 +65,7 @@ def intervals(figures: F64) -> dict[int, Interval]:
 def differences(ours: F64, theirs: F64) -> dict[int, Difference]:
     """Return for each k the mean of `ours` - `theirs`, for the same people in the same order.
 
-    People with NaN in one of the two are left out. If nobody is left, the result is empty.
+    People with NaN in one of the two are left out; without people, the result is empty.
     """
     each = ours - theirs
     each = each[~np.isnan(each).any(axis=1)]
@@ -76,10 +75,7 @@ def differences(ours: F64, theirs: F64) -> dict[int, Difference]:
 
 
 def shares_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
-    """Return for each k the mean over seeds with its interval, for values in [0, 1].
-
-    A person may be tested under several seeds.
-    """
+    """Return for each k the mean over seeds with its interval, for values in [0, 1]."""
     figures = np.concatenate([figures for _, figures in samples])
     if len(samples) == 1:
         return _by_k(figures.mean(axis=0), ends_of_shares(figures))
@@ -98,18 +94,15 @@ def differences_of_seeds(samples: Sequence[Sample]) -> dict[int, Difference]:
 
 
 def ends_of_shares(figures: F64) -> tuple[F64, F64]:
-    """Return both ends of the interval for the mean of each column; rows are people.
-
-    Values are in [0, 1].
-    """
+    """Return both ends of the interval of each column's mean over people, for values in [0, 1]."""
     low, high = _ends(figures, *_made_up(figures, len(figures)))
     return np.maximum(low, 0.0), np.minimum(high, 1.0)
 
 
 def ends_of_differences(each: F64) -> tuple[F64, F64]:
-    """Return both ends of the interval for the mean difference of each column; rows are people.
+    """Return both ends of the interval of each column's mean difference over people.
 
-    The differences of the two artificial people are equal in size and have opposite signs.
+    The two artificial people have differences of the same size and opposite signs.
     """
     usual = _usual(each)
     return _ends(each, -usual, usual)
@@ -118,7 +111,7 @@ def ends_of_differences(each: F64) -> tuple[F64, F64]:
 def intervals_of_means(figures: F64) -> dict[int, Interval]:
     """Return for each k the interval of the mean over people, for values of any size.
 
-    People with NaN are left out. If nobody is left, the result is empty.
+    People with NaN are left out; without people, the result is empty.
     """
     return intervals_of_ratios(figures, np.ones_like(figures))
 
@@ -142,10 +135,7 @@ def intervals_of_ratios(parts: F64, wholes: F64) -> dict[int, Interval]:
 
 
 def apart(ours: Difference, theirs: Difference) -> Difference:
-    """Return the difference of two means over different people, with its interval.
-
-    Each argument has a mean and the two ends of its interval.
-    """
+    """Return the difference of two means over different people, with its interval."""
     down = math.hypot(ours.by - ours.low, theirs.high - theirs.by)
     up = math.hypot(ours.high - ours.by, theirs.by - theirs.low)
     by = ours.by - theirs.by
@@ -155,8 +145,7 @@ def apart(ours: Difference, theirs: Difference) -> Difference:
 def mean_of(parts: Sequence[Difference]) -> Difference:
     """Return the mean of differences if the people behind each difference are unknown.
 
-    These may be the same people. So the interval of the mean is not made shorter: the distances to
-    its ends are the mean distances.
+    They may be the same people, so the mean's interval is as long as the differences' on average.
     """
     by, low, high = (
         math.fsum(getattr(part, name) for part in parts) / len(parts)
@@ -172,8 +161,8 @@ OfRuns = Sequence["People | None"]
 class People(NamedTuple):
     """The numbers of people, and the values of each person, shape (people, len(KS)).
 
-    `references` has the Hits@k of each reference recommender, for the same people. `digest` is a
-    hash of the tested people, items and candidates, or "" if it is unknown.
+    `references` has the same people's Hits@k by each reference recommender. `digest` is a hash of
+    the tested people, items and candidates, or "" if it is unknown.
     """
 
     ids: IntArray
@@ -191,7 +180,7 @@ def are_paired(ours: People | None, theirs: People | None) -> bool:
 def mean_hits(runs: OfRuns, reference: str | None = None) -> dict[int, Difference] | None:
     """Return the mean over seeds of Hits@k, or of a reference's Hits@k, with its interval.
 
-    Return None if the values of each person are unknown for one of the seeds.
+    Return None if a seed lacks the values of each person.
     """
     samples: list[Sample] = []
     for run in runs:
@@ -204,7 +193,7 @@ def mean_hits(runs: OfRuns, reference: str | None = None) -> dict[int, Differenc
 def mean_above(runs: OfRuns, reference: str) -> dict[int, Difference] | None:
     """Return the mean over seeds of Hits@k minus the reference's Hits@k, paired by person.
 
-    Return None if the values of each person are unknown for one of the seeds.
+    Return None if a seed lacks the values of each person.
     """
     samples: list[Sample] = []
     for run in runs:
@@ -245,8 +234,8 @@ def _made_up(figures: F64, people: int) -> tuple[F64, F64]:
     """Return the values of the two artificial people: one below and one above all tested people.
 
     The lower value is between 0 and the smallest value, the upper value between the largest value
-    and 1. With fewer tested people, the values are nearer to 0 and 1. If all people have the same
-    value, such as no hit, the spread is unknown. Then 0 and 1 are used as smallest and largest
+    and 1. With fewer tested people, they are nearer to 0 and 1. If all people have the same value,
+    such as no hit, the spread is unknown, and 0 and 1 take the place of the smallest and largest
     value.
     """
     far = _FEW / (_FEW + people)
@@ -256,7 +245,7 @@ def _made_up(figures: F64, people: int) -> tuple[F64, F64]:
 
 
 def _usual(each: F64) -> F64:
-    """Return the size of the difference of the two artificial people: 1 if all differences are 0.
+    """Return the size of the two artificial people's differences: 1 if all differences are 0.
 
     Otherwise it is the mean size of the differences that are not 0, or two standard deviations if
     that is more. For normal differences of 20 or 100 people, two standard deviations give an
@@ -270,8 +259,8 @@ def _usual(each: F64) -> F64:
 def _ends_of_seeds(samples: Sequence[Sample], less: F64, more: F64) -> tuple[F64, tuple[F64, F64]]:
     """Return the mean over S seeds, and the ends of its interval, with one row per person.
 
-    Let x_s be a person's value under seed s, n_s the number of people and m the mean. The row of a
-    person is the sum of (x_s - m) / n_s / S over the seeds under which she is tested. The rows of
+    Let x_s be a person's value under seed s, n_s the number of people and m the mean. A person's
+    row is the sum of (x_s - m) / n_s / S over the seeds under which she is tested. Rows of
     different people are independent, so the variance of m is the sum of their squares. An
     artificial person has the weight of an average person: her share of seeds is the mean share of
     the tested people.
@@ -313,7 +302,7 @@ def _ends(values: F64, less: F64, more: F64) -> tuple[F64, F64]:
 def _counts(people: int) -> F32:
     """Return how often each of `people` is in each draw, shape (REPLICATES, people).
 
-    The draws depend only on the number of people, so the same values always have the same interval.
+    Equal values have equal intervals, because the draws depend on the number of people alone.
     """
     drawn = rng(0, people, "interval").integers(people, size=(REPLICATES, people))
     drawn += people * np.arange(REPLICATES)[:, None]

@@ -1,7 +1,4 @@
-"""Hits, nDCG and recall of each person from ranks (spec section 6), and means over people.
-
-People can be grouped by the number of items on their devices.
-"""
+"""Hits, nDCG and recall of each person from ranks (spec section 6), and means over people."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +13,7 @@ from privrec.data.text import brief
 from privrec.types import F64, BoolArray, IntArray
 
 DEPTH = 30
-"""Ranks up to this number are exact. Larger ranks may be infinite."""
+"""Ranks up to this number are exact; larger ones may be infinite."""
 KS = (5, 10, 20, DEPTH)
 
 
@@ -26,9 +23,9 @@ class Ranks(NamedTuple):
     `person`, `rank` and `new` have one entry for each tested line: the position of its person, its
     rank among the candidates and itself, and whether the device lacks the item. `row` and `place`
     have one entry for each distinct like of a person in each of her lists: the row of the list, and
-    the like's position in the list. `owner` has the person of each row. `listed`, shape (rows,
-    `DEPTH`), has the best items of each row that are not on the device, best first, and -1 in empty
-    positions. This is the list that the device would show.
+    the like's position in it. `owner` has the person of each row. `listed`, shape (rows, `DEPTH`),
+    is what the device would show: the best items of each row that are not on the device, best
+    first, then -1.
     """
 
     person: IntArray
@@ -44,16 +41,16 @@ class Ranks(NamedTuple):
 class PeopleFigures:
     """The metrics of each tested person, shape (people, len(KS)).
 
-    `hits` is the share of her lines with a rank <= k. `new_only` is the same for lines whose item
-    is not on her device; NaN without such lines. `ndcg` is the paper's nDCG: 1 / log2(rank + 1)
-    within the first k, with one like per list. `list_ndcg` is the usual nDCG of a whole list over
-    her distinct likes. Its ideal list has as many likes as the smaller of k and their number.
-    `recall` is the share of her distinct likes in the first k of the list. If each line has its own
-    list, `list_ndcg` and `recall` are means over her lists. `popular` is the share of her lines
-    that are hits of this recommender and of popularity; NaN if popularity was not tested. `novelty`
-    is the mean `surprise` of the first k items that her device lists. `head`, `middle` and `tail`
-    are `hits` on the lines whose item is in that part of the catalogue (`parts_of`); NaN without
-    such lines.
+    `hits` is the share of her lines with a rank <= k, and `new_only` the same for lines whose item
+    is not on her device. `ndcg` is the paper's nDCG: 1 / log2(rank + 1) within the first k, with
+    one like per list. `list_ndcg` is the usual nDCG of a whole list over her distinct likes; the
+    ideal list has as many likes as the smaller of k and their number. `recall` is the share of her
+    distinct likes in the first k of the list. If each line has its own list, `list_ndcg` and
+    `recall` are means over her lists. `popular` is the share of her lines that are hits of this
+    recommender and of popularity; NaN if popularity was not tested. `novelty` is the mean
+    `surprise` of the first k items that her device lists. `head`, `middle` and `tail` are `hits` on
+    the lines whose item is in that part of the catalogue (`parts_of`). These three and `new_only`
+    are NaN without such lines.
     """
 
     hits: F64
@@ -82,9 +79,8 @@ PARTS = ("head", "middle", "tail")
 def parts_of(surprise: F64) -> IntArray:
     """Return the index in `PARTS` of each item; each part has a third of all likes in training.
 
-    `surprise` is -log2 of the share of people who like an item (`references.Fitted`). The head has
-    the most popular items. The part of an item depends on the number of likes of all items that are
-    more popular.
+    `surprise` is -log2 of the share of people who like an item (`references.Fitted`). An item
+    belongs to the head if the more popular items have less than a third of the likes, and so on.
 
     >>> parts_of(-np.log2(np.array([0.05, 0.4, 0.3, 0.15])))
     array([2, 0, 1, 2])
@@ -116,9 +112,9 @@ def figures_of(
 ) -> PeopleFigures:
     """Return the metrics of each person from her ranks; each of the `people` has a tested line.
 
-    Each k is at most `DEPTH`. `popular` has the ranks of the same lines by popularity. `surprise`
-    has a number for each item, whose mean over listed items is the novelty. `part` has for each
-    line the index in `PARTS` of its item.
+    Each k is at most `DEPTH`. `popular` has the ranks of the same lines by popularity, `surprise` a
+    number for each item, whose mean over listed items is the novelty, and `part` for each line the
+    index in `PARTS` of its item.
     """
     lists = len(ranks.owner)
     likes = np.bincount(ranks.row, minlength=lists)
@@ -144,7 +140,7 @@ def figures_of(
 
 
 def means(figures: F64) -> dict[int, float]:
-    """Return the mean over people for each k. People with NaN are left out; NaN if all are."""
+    """Return the mean over people for each k, without people with NaN; NaN if nobody is left."""
     some = figures[~np.isnan(figures).any(axis=1)]
     return {k: float(some[:, n].mean()) if len(some) else math.nan for n, k in enumerate(KS)}
 
@@ -179,15 +175,15 @@ def _means(values: npt.NDArray[np.generic], group: IntArray, groups: int) -> F64
 MOST = 5
 """The largest number of groups. Chosen by hand: they fit on a screen."""
 AT_LEAST = 20
-"""The smallest number of people in a group, if there are enough people. Chosen by hand: with fewer,
-the interval of a share is wider than most differences."""
+"""The fewest people in a group, if there are enough. Chosen by hand: with fewer, the interval of a
+share is wider than most differences."""
 
 
 def by_items(items: IntArray) -> list[BoolArray]:
     """Return groups of people with similar numbers of items, as masks, from few items to many.
 
-    `items` has the number of items on each person's device. The groups have about the same size.
-    People with the same number are in the same group.
+    `items` has the number of items on each person's device. People with the same number are in the
+    same group, and the groups have about the same size.
     """
     left = len(items)
     if not left:

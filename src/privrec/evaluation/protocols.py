@@ -21,9 +21,9 @@ CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
 class Held:
     """The data of some people in a test. All three fields have the same people in the same order.
 
-    `kept` is on the device. `tested` has the liked lines that are ranked. A person without such a
-    line is not tested. `hidden` has all lines of a person that are not on her device, including the
-    tested lines.
+    `kept` is on the device. `hidden` has the other lines, but in the validation of leave-last not
+    those from the last like on. `tested` has the liked lines of `hidden` that are ranked; a person
+    without one is not tested.
     """
 
     kept: Clients
@@ -57,9 +57,8 @@ class Protocol:
     files has fixed train and test files. All people train on the train file and are tested on the
     test file. Validation people hold out half of their lines in the train file.
 
-    `candidates` are the items among which a tested item is ranked: the items that the person never
-    had ("unseen"), or all items that the device does not keep ("not-kept"). The tested item itself
-    is always included.
+    `candidates` are the items among which a tested item is ranked, besides itself: the items that
+    the person never had ("unseen"), or all items that the device does not keep ("not-kept").
     """
 
     name: ProtocolName
@@ -117,7 +116,6 @@ class Protocol:
         return chosen(ids, self.validation_share, seed=self.seed, purpose="validation")
 
     def _trained(self, clients: Clients) -> Clients:
-        """Return the training lines of people."""
         if self.name == "leave-last":
             back, _ = self._held_back(clients)
             return clients.keep(_row(clients) < _cut(clients, back)[clients.owner])
@@ -135,7 +133,7 @@ class Protocol:
         return np.where(enough, most, 0), np.where(enough, 1, 0)
 
     def _last_like(self, federation: Federation, positions: IntArray, *, validation: bool) -> Held:
-        """Return the data before the last like; for validation, before the like before that."""
+        """Return the data for a test on the last like; for validation, on the like before it."""
         clients = federation.take(positions)
         trained, tested = (_cut(clients, back) for back in self._held_back(clients))
         if validation:
@@ -161,7 +159,7 @@ def in_halves(federation: Federation, seed: int, halving: Halving, positions: In
 def before_last_like(federation: Federation, positions: IntArray) -> Held:
     """Return the data of people who keep the lines before their last like, which is tested.
 
-    A person with one like keeps this like and is not tested.
+    A person with one like keeps it and is not tested.
     """
     clients = federation.take(positions)
     back = np.where(_likes(clients) > 1, 1, 0)

@@ -38,12 +38,12 @@ from privrec.types import F64, BoolArray, Candidates, Halving, IntArray
 class EvalReport:
     """Metrics over the tested people, by k; `skipped` is the number of people without a test line.
 
-    `recall` is empty if the protocol does not use it. `interval` is the interval of `hits`, and
-    `new_interval` that of `new_only`. `beyond` has, by name and k, metrics of the lists that
-    devices would show: `coverage` of the catalogue, `novelty`, and the share of the hits that
-    popularity has too (`popular_hits`). A value is None if it is unknown. `beyond` is empty if the
-    report is about a part of the people. `beyond_interval` has the intervals of `novelty` and
-    `popular_hits`. Coverage is a count and has no interval.
+    `recall` is empty if the protocol does not use it. `interval` belongs to `hits`, `new_interval`
+    to `new_only`. `beyond` has, by name and k, metrics of the lists that devices would show:
+    `coverage` of the catalogue, `novelty`, and the share of the hits that popularity has too
+    (`popular_hits`), each None if unknown. `beyond` is empty if the report is about a part of the
+    people. `beyond_interval` has the intervals of `novelty` and `popular_hits`; coverage is a count
+    and has none.
     """
 
     tested: int
@@ -90,8 +90,8 @@ class Tested:
 
     `ids` and `items` have for each tested person her number (`Clients.ids`) and the number of
     distinct items on her device. `listed`, shape (len(KS), n_items), tells for each k which items
-    are in any person's list. It is None for a part of the people. `digest` is a hash of the tested
-    people, items and candidates, and is "" for a part of the people.
+    are in anybody's list. `digest` is a hash of the tested people, items and candidates. If not all
+    people are here, `listed` is None and `digest` is "".
     """
 
     asked: int
@@ -115,8 +115,7 @@ class Tested:
     def in_order(self) -> "Tested":
         """Return the results with people sorted by their numbers.
 
-        An interval depends slightly on the order of people, so the order of a file must not be
-        used.
+        An interval depends slightly on the order of people, which must not be that of a file.
         """
         order = np.argsort(self.ids, kind="stable")
         figures = self.figures.take(order)
@@ -195,8 +194,8 @@ def measure(
 
     `view` returns what is on a device and what is tested. People without a tested line are skipped
     and counted. The scorers in `few_only` are used only for people with fewer than `fewer_than`
-    items on their device. `surprise` has a number for each item. Its mean over a list is the
-    novelty, and it decides which items are head or tail. The scorer named "popularity", if given,
+    items on their device. `surprise` has a number for each item, which decides whether the item is
+    head or tail and whose mean over a list is the novelty. The scorer named "popularity", if given,
     decides which hits are popular. At most `TABLE_SIZE` scores are in memory at a time.
     """
     most = people_at_a_time(n_items)
@@ -242,7 +241,7 @@ def measure(
 
 
 def _parts_tested(surprise: F64 | None) -> Callable[[Held], IntArray | None]:
-    """Return a function that gives the catalogue part of each tested line, or None if unknown."""
+    """Return a function to the part of the catalogue of each tested line, or to None if unknown."""
     if surprise is None:
         return lambda held: None
     parts = parts_of(surprise)
@@ -261,7 +260,8 @@ def _digest(among: str, marks: Sequence["hashlib._Hash"]) -> str:
 def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
     """Add tested people and items to the hashes.
 
-    There is one hash for each array, so the result does not depend on the size of parts.
+    Each array has a hash of its own, to which each group of people is added. So the result does not
+    depend on how many people are ranked at a time.
     """
     parts = (held.kept, held.hidden, held.tested)
     arrays = (held.kept.ids, *(part.sizes for part in parts), *(part.item for part in parts))
@@ -270,14 +270,12 @@ def _add_marks(marks: Sequence["hashlib._Hash"], held: Held) -> None:
 
 
 def _mark(listed: BoolArray, ranks: Ranks) -> None:
-    """Mark for each k the items that are among the first k of any list."""
     for place, k in enumerate(KS):
         items = ranks.listed[:, :k]
         listed[place, items[items >= 0]] = True
 
 
 def _ranks(held: Held, scorer: Scorer, *, compete: bool) -> Ranks:
-    """Return the ranks of people who all have a tested line."""
     table, rows = _scores(held, scorer)
     return rank_table(
         table,
@@ -299,14 +297,13 @@ def _scores(held: Held, scorer: Scorer) -> tuple[Scores, Rows]:
     tables = [np.asarray(table) for _, table in zip(everybody, answers, strict=True)]
     sizes = np.array([len(table) for table in tables])
     of_line = (np.cumsum(sizes) - sizes)[owner]
-    # If each line has a row, the rows are in the order of the lines.
     place = np.where(sizes[owner] > 1, held.tested.place, 0)
     rows = Rows(np.repeat(everybody, sizes), of_line + place)
     return np.concatenate(tables), rows
 
 
 def _parts(held: Held, most: int) -> Iterator[Held]:
-    """Yield the tested people in parts of at most `most` rows of scores, or of one person.
+    """Yield the tested people in groups with at most `most` rows of scores, or of one person.
 
     If lines have contexts, each line may have a row of its own.
     """
@@ -326,7 +323,6 @@ def _parts(held: Held, most: int) -> Iterator[Held]:
 
 
 def _distinct(clients: Clients, n_items: int) -> IntArray:
-    """Return the number of different items of each client."""
     pairs = np.unique(clients.owner * n_items + clients.item)
     return np.bincount(pairs // n_items, minlength=len(clients))
 

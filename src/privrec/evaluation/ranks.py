@@ -1,7 +1,7 @@
 """The ranks of many people's held-out likes at once (spec section 6).
 
 Tied items get the middle of their ranks, which may be a fraction. Metrics need only the first
-`DEPTH` places. So each like is compared only with the best scores of its row, and no row is sorted.
+`DEPTH` places, so each like is compared only with the best scores of its row, and no row is sorted.
 A larger rank is infinite.
 """
 
@@ -28,8 +28,8 @@ class Rows(NamedTuple):
 class _Likes(NamedTuple):
     """The distinct tested items of each person, with the entries of a person next to each other.
 
-    `pair` is person · n_items + item. `of_line` is the entry of each tested line. `start` and
-    `size` are the first entry and the number of entries of each person.
+    `pair` is person · n_items + item, `of_line` the entry of each tested line, `start` and `size`
+    the first entry and the number of entries of each person.
     """
 
     pair: IntArray
@@ -58,7 +58,6 @@ def rank_table(
     n_items = table.shape[1]
     scores = _comparable(table)
     likes = _likes_of(tested, n_items)
-    # One entry for each like in each row of its person.
     sizes = likes.size[rows.person]
     entry_row = np.repeat(np.arange(len(rows.person)), sizes)
     like = ranges(likes.start[rows.person], sizes)
@@ -92,13 +91,13 @@ def rank_table(
 
 
 _OWN_BONUS = 1e6
-"""The number added to the score of an own item, in float64. In float32, close scores would tie."""
+"""This is added to the score of an own item, in float64. In float32, close scores would tie."""
 
 
 def _comparable(table: Scores) -> Scores:
-    """Return a copy of the scores without NaN and without minus infinity.
+    """Return a copy of the scores with NaN as the smallest finite number.
 
-    NaN becomes the smallest finite number, and minus infinity becomes the next number above it.
+    Minus infinity becomes the next number above it.
     """
     scores = np.array(table, order="C")  # A broadcast table would keep another memory order.
     with np.errstate(invalid="ignore"):
@@ -127,13 +126,11 @@ def _likes_of(tested: Clients, n_items: int) -> _Likes:
 
 
 def _entries(scores: Scores, rows: Rows, pairs: IntArray) -> Entries:
-    """Return the entries of these (person, item) pairs in all rows of the person."""
     row, item = _cells(scores, rows, pairs)
     return Entries(row, item, scores[row, item])
 
 
 def _leave_out(scores: Scores, rows: Rows, pairs: IntArray) -> None:
-    """Set the scores of these (person, item) pairs to minus infinity in all rows of the person."""
     scores[_cells(scores, rows, np.sort(pairs))] = -np.inf
 
 
@@ -150,7 +147,7 @@ def _cells(scores: Scores, rows: Rows, pairs: IntArray) -> tuple[IntArray, IntAr
 def _rivals(best: Entries, least: Scores, row: IntArray, own: F64) -> tuple[F64, F64]:
     """Return for each own score how many best scores of its row are above it, and how many equal.
 
-    If at least `DEPTH` scores are above, the number above may be infinite.
+    From `DEPTH` on, the number above may be infinite.
     """
     others_of = _padded(best, len(least))
     above, equal = np.empty(len(own)), np.empty(len(own))
@@ -177,7 +174,7 @@ def _listed(best: Entries, least: Scores, shown: Entries) -> IntArray:
 
 
 _COMPARED = 2**21
-"""The number of comparisons at a time, which needs a few megabytes. Chosen by hand."""
+"""The number of comparisons at a time: a few megabytes. Chosen by hand."""
 
 
 def _padded(entries: Entries, rows: int) -> Scores:
@@ -192,9 +189,9 @@ def _padded(entries: Entries, rows: int) -> Scores:
 class _Standings(NamedTuple):
     """The standing of each entry among the entries of its row, best first.
 
-    `place` counts from 1, and tied entries keep their given order. `above` is the number of entries
-    with a higher score. `tied` is the number of entries with the same score, including itself.
-    `rivals_above` and `rivals_equal` count only entries that are candidates, without itself.
+    `place` counts from 1; tied entries keep their given order. `above` entries have a higher score,
+    and `tied` entries, with the entry itself, the same score. `rivals_above` and `rivals_equal`
+    count only other entries that are candidates.
     """
 
     place: IntArray

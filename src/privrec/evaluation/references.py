@@ -1,9 +1,8 @@
 """Reference recommenders without training rounds, with which all results are compared.
 
-All references except popularity rank a person's own items first. If people use the same items
-again, as in Frappe, this simple rule beats the paper's model (docs/results.md). In other data sets
-own items are never candidates. The references are centralised: they read the likes of all training
-people and give no privacy.
+They read the likes of all training people and give no privacy. All except popularity rank a
+person's own items first. If people use the same items again, as in Frappe, this simple rule beats
+the paper's model (docs/results.md). In other data sets own items are never candidates.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,21 +24,21 @@ from privrec.types import F32, F64, IntArray, OnProgress
 
 Arrays = dict[str, F32]
 MEMORY_GB = 4.0
-"""The memory limit of all references together, in 10⁹ bytes. The limit is a fixed number and does
-not depend on the machine, so that a run has the same references everywhere. The two references that
-need a matrix of items by items fit up to 22,000 items. Chosen by hand."""
+"""The memory limit of all references together, in 10⁹ bytes. It does not depend on the machine, so
+that a run has the same references everywhere. The two references with a matrix of items by items
+fit up to 22,000 items. Chosen by hand."""
 EASE_L2 = 500.0
 """The ridge of EASE on MovieLens in its paper (Steck 2019)."""
 _PAIRS = 2**22
 """The number of pairs of likes whose products are in memory at a time: about 100 MB. Chosen by
 hand."""
 _DENSE = 3000
-"""A product of sparse rows takes as long for each pair of likes as a dense product takes for this
-many multiplications. Measured on two cores."""
+"""For each pair of likes, a product of sparse rows takes as long as this many multiplications of a
+dense product. Measured on two cores."""
 
 
 class Sums(NamedTuple):
-    """How many people like each item, and each pair of items; references are fitted to this.
+    """How many people like each item, and each pair of items, to fit references.
 
     `pairs` is None if no reference needs it. Numbers up to 2²⁴ are exact.
     """
@@ -52,7 +51,7 @@ class Sums(NamedTuple):
 class Reference:
     """A reference recommender: `solve(sums)` returns arrays, `scorer(arrays)` returns a scorer.
 
-    If `needs_pairs` is true, `solve` overwrites the pairs, so that the arrays take no other memory.
+    If `needs_pairs` is true, `solve` writes the arrays into the memory of the pairs.
     """
 
     solve: Callable[[Sums], Arrays]
@@ -77,7 +76,7 @@ class Reference:
         return 4e-9 * n_items**2 if self.needs_pairs else 4e-9 * n_items
 
     def check(self, n_items: int) -> None:
-        """Raise if the arrays take more memory than references may."""
+        """Raise if the arrays take more memory than `MEMORY_GB`."""
         if (needed := self.gigabytes(n_items)) > MEMORY_GB:
             raise SettingsError(
                 f"this reference needs a matrix of items by items: {needed:.1f} GB for"
@@ -140,8 +139,8 @@ REFERENCES = {
 class Fitted(NamedTuple):
     """The fitted references, and the reasons why others are left out, both by name.
 
-    `surprise` is -log2 of the share of people who like each item. An item without likes counts as
-    one with one like. `surprise` is None if no reference was fitted.
+    `surprise` is -log2 of the share of people who like each item, where an item without likes
+    counts as one with one like. It is None if no reference was fitted.
     """
 
     scorers: dict[str, TableScorer]
@@ -160,11 +159,9 @@ def fit_references(
 ) -> Fitted:
     """Return the references with these names, fitted with one pass over people's likes.
 
-    `on_fit` is called with the name of each reference before (0 of 1) and after it is solved (1 of
-    1).
-
-    Without `names`, all references that fit into the memory together are returned, and the others
-    are left out. A named reference that does not fit is an error.
+    Without `names`, all references that fit into the memory together are returned. A named
+    reference that does not fit is an error. `on_fit` is called with the name of each reference
+    before (0 of 1) and after it is solved (1 of 1).
     """
     chosen, left_out = _chosen(federation.n_items, names, memory_gb)
     if not chosen:

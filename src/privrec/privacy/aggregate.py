@@ -1,7 +1,7 @@
 """From the sum of a cohort's bounded contributions to what is published: its noise.
 
-One object has the clipping bound, the noise and the release that the accountant counts, so the
-three always agree.
+One object has the clipping bound, the noise and the release that the accountant counts, so they
+always agree.
 """
 
 import math
@@ -16,8 +16,8 @@ from privrec.privacy.release import NoiseSource, Release, Sampling, check_noise
 from privrec.types import F32, F64, Leaf, Norm
 
 _GRID = 2.0**-12
-"""The grid to which published values are rounded, relative to the scale of the noise (rounded down
-to a power of 2). Chosen by hand; not tuned (docs/privacy.md, floating point)."""
+"""Published values are rounded to multiples of this number times the noise's scale, which is first
+rounded down to a power of 2. Chosen by hand (docs/privacy.md, floating point)."""
 _QUANTILE_RATE = 0.2
 """The learning rate of adaptive clipping: η_C of Andrew et al. 2021."""
 MOST_MOVE = 2.0**40
@@ -28,10 +28,9 @@ class CohortTotal(NamedTuple):
     """The sum of a cohort's bounded contributions before noise, and counts of clients.
 
     `skipped` clients had nothing to train on; `loss` is the sum over the others. Of the counts,
-    only the one that adaptive clipping needs is published, with noise.
-
-    A network does not give these counts. `within` is then the one that adaptive clipping needs.
-    `noised` is true if the nodes have added all the noise already, to `within` too.
+    only `balance`, which adaptive clipping needs, is published, with noise. A network does not give
+    the counts: there `within` is the balance. If `noised` is true, the nodes have already added all
+    the noise, to `within` too.
 
     In compiled code the numbers are arrays; `on_host` makes them numbers.
     """
@@ -72,9 +71,9 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregator:
-    """Says how long one client's update may be, and adds noise to the sum over a cohort.
+    """How long one client's update may be, and the noise on the sum over a cohort.
 
-    With `clip_quantile` the clipping bound follows that quantile of the clients' update norms.
+    With `clip_quantile`, the clipping bound follows that quantile of the clients' update norms.
     """
 
     release: Release
@@ -103,7 +102,7 @@ class Aggregator:
     def publish_round(self, total: CohortTotal, clip_norm: float, noise: NoiseSource) -> Published:
         """Return everything that a round publishes, as one release.
 
-        Noise that the nodes have added is all that there is: the server adds none.
+        If the nodes have added noise, the server adds none.
         """
         if total.noised:
             update = {name: np.asarray(a, np.float32) for name, a in total.update.items()}
@@ -123,7 +122,7 @@ class Aggregator:
         names = sorted(total)
         whole = np.concatenate([np.ravel(np.asarray(total[name], np.float64)) for name in names])
         if not np.isfinite(whole).all():
-            # Noise does not hide what is not a number.
+            # Noise does not hide infinity or NaN.
             raise DataError("a sum over people is not finite: nothing was published")
         draw = noise.laplace if self.release.mechanism == "laplace" else noise.normal
         noised = _on_grid(whole + scale * draw(len(whole)), scale)
@@ -139,8 +138,8 @@ class Aggregator:
         """Return the bound of the next round (Andrew et al. 2021, section 2.1).
 
         `count` has 1/2 for each client whose update was within the bound, -1/2 for each that was
-        clipped, and 0 for one that was dropped. The noised count moves the bound towards the
-        wanted quantile.
+        clipped, and 0 for one that was dropped. With noise, it moves the bound towards the wanted
+        quantile.
         """
         if scale := self.count_scale:
             count = float(_on_grid(count + scale * noise.normal(1), scale)[0])
@@ -182,7 +181,7 @@ def gaussian(
 ) -> Aggregator:
     """Return the Gaussian mechanism: updates of L2 norm <= `clip_norm`, normal noise on the sum.
 
-    With `clip_quantile` the multiplier is that of the whole release: a small part of the budget
+    With `clip_quantile`, the multiplier is that of the whole release: a small part of the budget
     goes to the count of clipped updates, and the noise on the update is a little larger.
     """
     check_noise("noise_multiplier", noise_multiplier)

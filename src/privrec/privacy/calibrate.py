@@ -13,8 +13,8 @@ from privrec.privacy.release import Release, Sampling
 from privrec.privacy.statement import epsilon_text
 from privrec.types import MechanismName
 
-# The search accepts an ε at most this share below the target. This and the numbers below were
-# chosen by hand.
+# The search accepts an ε at most this share below the target. Like the numbers below, it was chosen
+# by hand.
 _SLACK = 0.005
 _DIGITS = 6
 _LEAST, _MOST = 1e-3, 1e5
@@ -32,7 +32,8 @@ def calibrate(
 ) -> float:
     """Return the least `noise_multiplier` for `rounds` releases on top of what was `spent`.
 
-    The ε of its ledger never exceeds `epsilon`, and falls short of it by less than 1 %.
+    The ε of its ledger never exceeds `epsilon`, and falls short of it by less than 1 %, unless ε
+    jumps there.
 
     >>> calibrate(Sampling(law="poisson", users=4800, cohort=30), rounds=1, epsilon=8, delta=1e-6)
     0.363317
@@ -60,7 +61,7 @@ def calibrate(
 def _search(cost: Callable[[float], float], target: float, guess: float) -> float:
     """Return a multiplier whose cost is within the slack below `target`.
 
-    It uses false position on logarithms, where the cost is nearly linear, and bisection every
+    The method is false position on logarithms, where the cost is nearly linear, and bisection every
     fourth step.
     """
     low, high = _LEAST, _MOST  # Too little noise, enough noise.
@@ -84,7 +85,7 @@ def _search(cost: Callable[[float], float], target: float, guess: float) -> floa
             place /= math.log(low_cost / high_cost)
             multiplier = low * (high / low) ** place
     if high < _MOST:
-        return high  # The cost jumps here: return the least noise that is known to be enough.
+        return high  # The cost jumps here: this is the least noise known to be enough.
     raise SettingsError(
         f"epsilon {target:g} needs a noise_multiplier above {_MOST:g}: raise it, or cut rounds"
     )
@@ -106,7 +107,7 @@ def _first_guess(sampling: Sampling, rounds: int, epsilon: float, delta: float) 
     def excess(deviation: float) -> float:
         far = ndtr(-epsilon / deviation - deviation / 2)
         near = ndtr(-epsilon / deviation + deviation / 2)
-        # Limit ε, because e^ε would overflow although its product with the tail is small.
+        # e^ε would overflow, although its product with the tail is small.
         return float(near - math.exp(min(epsilon, 700)) * far) - delta
 
     try:
@@ -197,11 +198,11 @@ class Sums:
 
     @property
     def people_needed(self) -> float:
-        """With how many people of one mind the sums are as long as the noise on them.
+        """The number of like-minded people whose sums are as long as the noise on them.
 
         m contributions of length C at most add up to length mC, and over T releases to TmC; the
-        noise on d numbers of standard deviation s has length s√(Td). So m = (s/C)√(d/T) is needed
-        in each sum, and as many times more people as there are for each one who is in a sum.
+        noise on d numbers of standard deviation s has length s√(Td). So m = (s/C)√(d/T) people must
+        be in each sum, and m / share people must train.
         """
         release, sampling = self.release, self.release.sampling
         # The scale of Laplace noise is its standard deviation over √2.
@@ -213,9 +214,9 @@ class Sums:
 def people_needed(kinds: Iterable[Sums]) -> int | None:
     """Return the number of people below which all sums are shorter than the noise on them.
 
-    It holds even if all people sent the same. People differ, so that with this number the first
-    sum begins to show something (docs/privacy.md). It is None where some sum has no noise, or none
-    is known.
+    This holds even if all people sent the same. People differ, so with this number the first sum
+    only begins to show something (docs/privacy.md). It is None if a sum has no noise, or none is
+    known.
     """
     known = [sums for sums in kinds if sums.count]
     if not known or not all(sums.release.is_private and sums.numbers for sums in known):

@@ -1,8 +1,8 @@
 """What was released about people: its ε, and what an attacker can make of it.
 
-ε is computed by privacy loss distributions (PLD), which are tight for the mechanisms they
-describe. Rényi divergences (RDP) give a second, looser figure from other code, as a cross-check.
-Only this module calls the accounting library.
+ε is computed by privacy loss distributions (PLD), which are tight for the mechanisms they describe.
+Rényi divergences (RDP) give a second upper bound from other code: usually a looser one, for a
+cross-check, but for cohorts of a fixed size the smaller of the two is used.
 
 The factor 2: `Release.noise_multiplier` is already divided by the sensitivity of the sum, so it is
 passed on unchanged for both sampling laws. Under replace-one the library's PLD for a sampled
@@ -12,9 +12,9 @@ bound for cohorts drawn without replacement (docs/privacy.md).
 An attacker sees all that is published. How well he can tell whether one person took part is a ROC
 curve: (ε, δ)-DP bounds every test by TPR <= e^ε FPR + δ and 1 - FPR <= e^ε (1 - TPR) + δ. A ledger
 has a δ for each ε, so the bounds of all ε together are a curve (Dong, Roth and Su 2022, f-DP). For
-Gaussian noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ). What he can
-come to believe, if he gave it an even chance before: with L the logarithm of how much more likely
-the releases are if she took part than if not, his belief is e^L / (1 + e^L).
+Gaussian noise on everybody's sum it is the curve of the best test, Φ(Φ⁻¹(FPR) + μ). If he believed
+with probability 1/2 that she took part, the releases change this to e^L / (1 + e^L), where L is the
+logarithm of how much more likely they are if she took part than if not.
 """
 
 import math
@@ -29,7 +29,7 @@ from privrec.errors import SettingsError, check_kind
 from privrec.privacy.release import Adjacency, Release
 from privrec.types import F64
 
-if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise do not need it.
+if TYPE_CHECKING:  # The import takes most of a second, and runs without noise do not need it.
     from dp_accounting import dp_event
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.privacy_accountant import NeighboringRelation
@@ -38,24 +38,24 @@ if TYPE_CHECKING:  # Importing it takes most of a second, and runs without noise
 
 Entries = tuple[tuple[Release, int], ...]
 
-# RDP orders. Integers only: fractional orders fail to converge at large sampling shares.
+# RDP orders: whole numbers, because fractional orders fail to converge at large sampling shares.
 _ORDERS = [*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256]
 # The log of the tail mass that the PLD cuts off. The tail counts as an infinite privacy loss, so
-# cutting it never makes ε smaller. The next three numbers set the step of the PLD's grid, on which
-# losses are rounded up. With a loss above the last number, ε counts as infinite. All of them were
-# chosen by hand.
+# cutting it never makes ε smaller. `_FINEST`, `_LOSS_POINTS` and `_POINTS_PER_DEVIATION` set the
+# step of the PLD's grid, on which losses are rounded up. If a loss is above `_LARGEST_LOSS`, ε
+# counts as infinite. All of them were chosen by hand.
 _LOG_TAIL = -40.0
 _FINEST = 1e-4
 _LOSS_POINTS = 2e4
 _POINTS_PER_DEVIATION = 2e3
 _LARGEST_LOSS = 1e5
 _LARGEST_LAPLACE = 600.0
-"""From about e^709 on the library overflows; such a loss protects nobody."""
+"""From a loss of about 709 on, the library's e^loss overflows; such a loss protects nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivacyLedger:
-    """Which releases were made, and how often. It is immutable: `record` returns a new ledger.
+    """Which releases were made, and how often; `record` returns a new ledger.
 
     >>> from privrec.privacy.release import Sampling
     >>> sampling = Sampling(law="poisson", users=4800, cohort=30)
@@ -85,7 +85,7 @@ class PrivacyLedger:
 
     @property
     def gaussian_shift(self) -> float | None:
-        """μ where all is Gaussian noise on sums over everybody: the squares of 1/z add up."""
+        """μ if every release has Gaussian noise on a sum over everybody, else None: μ² = Σ 1/z²."""
         whole = [
             (release.joint_multiplier, count)
             for release, count in self.entries
@@ -117,11 +117,11 @@ class PrivacyLedger:
         return both
 
     def epsilon(self, delta: float) -> float:
-        """Return ε at this δ, by PLD: 0 for nothing released, infinite if anything had no noise."""
+        """Return ε at this δ: 0 for nothing released, infinite if anything had no noise."""
         return epsilon(self.entries, delta)
 
     def epsilon_rdp(self, delta: float) -> float:
-        """Return ε at this δ, by RDP: an upper bound, used as a cross-check."""
+        """Return ε at this δ, by RDP: another upper bound."""
         return epsilon_rdp(self.entries, delta)
 
     def deltas(self, epsilons: F64) -> F64:
@@ -145,7 +145,7 @@ class PrivacyLedger:
         check_epsilon(epsilon)
         if self.record(release, most).epsilon(delta) <= epsilon:
             return most
-        low, high = 0, most  # `low` fit or are 0; `high` do not fit.
+        low, high = 0, most  # `low` releases fit, `high` do not.
         while high - low > 1:
             middle = (low + high) // 2
             fits = self.record(release, middle).epsilon(delta) <= epsilon
@@ -178,20 +178,20 @@ def best_rates(ledger: PrivacyLedger, false_positives: F64) -> F64:
 
 @lru_cache(maxsize=64)
 def best_area(ledger: PrivacyLedger) -> float:
-    """Return the area under that curve: no attack has a larger AUC, except by chance."""
+    """Return the area under `best_rates`: no attack has a larger AUC, except by chance."""
     return float(np.trapezoid(best_rates(ledger, _GRID), _GRID))
 
 
 def best_curve(ledger: PrivacyLedger) -> list[tuple[float, float]]:
-    """Return that curve as points (FPR, TPR)."""
+    """Return the curve of `best_rates` as points (FPR, TPR)."""
     return list(zip(_GRID.tolist(), best_rates(ledger, _GRID).tolist(), strict=True))
 
 
 def gaussian_epsilon(shift: float, delta: float) -> float:
     """Return the ε of Gaussian noise whose best test has the curve Φ(Φ⁻¹(FPR) + shift).
 
-    It solves δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle and Wang 2018). No accountant is asked, so
-    that an audit also finds an accountant's mistake.
+    It solves δ = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) (Balle and Wang 2018), without the accountant, so
+    that an audit also finds the accountant's mistakes.
 
     >>> round(gaussian_epsilon(1.0, 1e-6), 2)
     4.89
@@ -216,10 +216,10 @@ _ABOVE = np.concatenate([np.linspace(0.02, 2, 100), np.linspace(2.1, 12, 100)])
 def most_certain(ledger: PrivacyLedger, delta: float) -> float:
     """Return the belief that an attacker exceeds with probability <= δ; 1 without a guarantee.
 
-    For Gaussian noise on sums over everybody, P(L > t) = Φ(μ/2 - t/μ). In general δ(ε) =
-    E max(0, 1 - e^(ε - L)) bounds it: P(L > t) <= δ(ε) / (1 - e^(ε - t)) for every ε < t. So t is
-    the smallest of ε - log(1 - δ(ε)/δ). It is above the ε of the guarantee: (ε, δ) alone does not
-    say that L is at most ε with probability 1 - δ.
+    For Gaussian noise on sums over everybody, P(L > t) = Φ(μ/2 - t/μ). In general δ(ε) = E max(0, 1
+    - e^(ε - L)) bounds it: P(L > t) <= δ(ε) / (1 - e^(ε - t)) for every ε < t. So t is the smallest
+    of ε - log(1 - δ(ε)/δ). This t is above the ε of the guarantee: (ε, δ) alone does not say that L
+    is at most ε with probability 1 - δ.
     """
     epsilon = ledger.epsilon(delta)
     if math.isinf(epsilon):
@@ -268,14 +268,14 @@ def _belief(loss: float) -> float:
 
 @lru_cache(maxsize=64)
 def epsilon(entries: Entries, delta: float) -> float:
-    """Return the ε of all the releases together at this δ, by PLD; infinite if one has no noise."""
+    """Return the ε of all the releases together at this δ; infinite if one has no noise."""
     if (plain := _without_accounting(entries, delta)) is not None:
         return plain
     with np.errstate(over="ignore"):  # The library divides by very small probabilities.
         by_loss = float(_composed_loss(entries).get_epsilon_for_delta(delta))
     fixed = [release.sampling for release, _ in entries if release.sampling.law == "fixed"]
     if fixed and (by_loss < 1 or max(sampling.share for sampling in fixed) >= 0.1):
-        # For these the PLD is only an upper bound, and the RDP's upper bound may be smaller.
+        # Here the PLD is only an upper bound, and the RDP's may be smaller.
         return min(by_loss, epsilon_rdp(entries, delta))
     return min(by_loss, _pure_total(entries))
 
@@ -336,7 +336,6 @@ def _without_accounting(entries: Entries, delta: float) -> float | None:
     check_delta(delta)
     if not entries:
         return 0.0
-    # Check this first: one release without noise makes the total infinite.
     bounded = all(
         release.is_private
         and _largest_loss(release)
@@ -362,13 +361,13 @@ def _loss(release: Release, step: float) -> "pld.PrivacyLossDistribution":
             multiplier, value_discretization_interval=step, sampling_prob=share
         )
     if release.mechanism == "laplace":
-        # The library has no PLD for this case. It is pure DP, which has a PLD of its own.
+        # The library has no PLD for this case, but it has one for pure DP.
         return pld.from_privacy_parameters(
             DifferentialPrivacyParameters(_pure(release), 0.0), value_discretization_interval=step
         )
     if replacing and share >= 0.5:
-        # Replacing one person shifts the Gaussian by at most the sensitivity, for any cohort. For
-        # shares of one half or more, this is the smaller of two upper bounds.
+        # Replacing one person shifts the Gaussian by at most the sensitivity, for any cohort. From
+        # a share of one half on, this is the smaller of two upper bounds.
         share, replacing = 1.0, False
     relation: Adjacency = "replace one person" if replacing else "add or remove one person"
     return pld.from_gaussian_mechanism(
@@ -393,8 +392,8 @@ def _step(release: Release, count: int) -> float:
     largest = _largest_loss(release)
     if release.mechanism == "laplace":
         wanted = largest * math.sqrt(count) / _POINTS_PER_DEVIATION
-        # The largest loss is a whole number of steps, with a small margin so that it is not
-        # rounded up to one step more.
+        # The largest loss is a whole number of steps. The margin keeps it from being rounded up to
+        # one more.
         return largest / max(1, math.floor(largest / wanted)) * (1 + 1e-9)
     growth = math.expm1(min(release.joint_multiplier**-2, 50.0))
     spread = release.sampling.share * math.sqrt(count * growth)

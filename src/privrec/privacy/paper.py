@@ -1,6 +1,7 @@
 """What the paper prints: Hits@k, the accuracy of attacks, and two tables of ε, recomputed here.
 
-In the tables z = 1 and there are 1000 rounds, so the noise on the sum is 2S.
+The tables are for z = 1 and 1000 rounds. z is multiplied by the sensitivity under replace-one, so
+the noise on the sum is 2S.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ PRINTED_HITS: dict[str, dict[str, dict[str, float]]] = {
     },
 }
 
-# ε printed for z = 1 and 1000 rounds, by cohort and then δ; at δ = 0 the paper prints ∞.
+# ε by cohort and then δ; at δ = 0 the paper prints ∞.
 PRINTED_EPSILONS: dict[str, dict[int, dict[float, float]]] = {
     "movielens-1m": {
         5: {1e-8: 1.7439, 1e-6: 1.3602, 1e-4: 0.9764},
@@ -55,7 +56,7 @@ PRINTED_USERS = {"movielens-1m": 4800, "frappe": 760}
 
 _MOVIELENS_GAUSSIAN: dict[float | None, float] = {2.0: 0.51, 5.0: 0.54, 15.0: 0.55}
 _FRAPPE_GAUSSIAN: dict[float | None, float] = {5.0: 0.54, 20.0: 0.61, 40.0: 0.65}
-# The accuracy of the paper's membership attack, by data, our recipe, and ε; None is no noise.
+# The accuracy of the paper's membership attack, by data, our recipe, and ε (None is no noise).
 PRINTED_ATTACKS: dict[str, dict[str, dict[float | None, float]]] = {
     "movielens-1m": {
         "privrec": {None: 0.65},
@@ -80,10 +81,10 @@ class Cell:
     """One cell: the printed ε, and recomputed ones.
 
     `per_client` is autodp's bound for cohorts without replacement, composed once per client; it
-    reproduces the printed figures. `per_round` is the same bound composed once per round; there is
-    one release per round. `rdp` and `tight` are our figures for the same noise and cohorts
+    reproduces the printed figures. `per_round` is the same bound composed once per round, because a
+    round has one release. `rdp` and `tight` are our figures for the same noise and cohorts
     (replace-one). `poisson` and `poisson_half` are for Poisson cohorts (add or remove one), with
-    the same noise of 2S on the sum and with half of it.
+    noise of 2S on the sum and with half of it.
     """
 
     data: str

@@ -38,8 +38,8 @@ def epsilon_document(
 ) -> dict[str, Any]:
     """Return what `privrec privacy epsilon --json` prints of some releases.
 
-    ε is by PLD and by RDP; None if there is no guarantee. Where noise was `seeded` there is none,
-    and `epsilon_of_mechanism` is what it would be.
+    ε is by PLD and by RDP; None if there is no guarantee. `seeded` noise gives none, and then
+    `epsilon_of_mechanism` is what ε would be with secure noise.
     """
     by_loss, by_rdp = ledger.epsilon(delta), ledger.epsilon_rdp(delta)
     kinds = [release for release, _ in ledger.entries]

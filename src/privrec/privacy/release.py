@@ -1,7 +1,6 @@
 """One release: how its cohort is drawn, what the ledger counts of it, and where its noise is from.
 
-The object that draws the cohort is the one that is accounted for. Noise comes from a cryptographic
-generator, or from a seed for experiments.
+The object that draws the cohort is the one that is accounted for.
 """
 
 import math
@@ -31,8 +30,8 @@ class Sampling:
 
     `poisson` takes each person independently with probability cohort/users. `users` is a public
     number, so the probability does not depend on the true number of people. `fixed` takes exactly
-    `cohort` people, uniformly, without replacement (the paper's choice). There `users` must be the
-    true number, which is the same in the two data sets that the guarantee compares.
+    `cohort` people, uniformly, without replacement (the paper's choice). There `users` is the true
+    number, which is the same in the two data sets that the guarantee compares.
 
     >>> Sampling(law="fixed", users=4800, cohort=30).adjacency
     'replace one person'
@@ -70,7 +69,7 @@ class Sampling:
     def draw(self, population: IntArray, rng: np.random.Generator | None) -> IntArray:
         """Return the cohort of one round, a part of `population`; it may be empty under Poisson.
 
-        None as generator draws in secret, with random numbers of the operating system.
+        If `rng` is None, the cohort is secret: the random numbers are the operating system's.
         """
         count = len(population)
         if self.law == "fixed":
@@ -91,7 +90,7 @@ class Sampling:
 def check_noise(name: str, value: float, most: float = MOST_NOISE) -> None:
     """Raise for a multiplier that is no number, or that the accountant cannot count."""
     check_kind(name, value, (int, float), "a number")
-    if value != 0 and not LEAST_NOISE <= value <= most:  # NaN is refused as well.
+    if value != 0 and not LEAST_NOISE <= value <= most:  # Refuses NaN too.
         raise SettingsError(
             f"`{name}` must be 0, or >= {LEAST_NOISE:g} and <= {most:g}; got {value!r}"
         )
@@ -134,8 +133,8 @@ class Release:
     def joint_multiplier(self) -> float:
         """The multiplier of the update and the clipped count together, as one Gaussian release.
 
-        Both come from one cohort, so they are one release of a longer vector. Measured in units of
-        the noise, its sensitivity is (z_u^-2 + z_q^-2)^(1/2).
+        Both come from one cohort, so they are one release of a longer vector. Its sensitivity, in
+        units of the noise, is (z_u^-2 + z_q^-2)^(1/2).
         """
         if self.quantile_multiplier is None:
             return self.noise_multiplier
@@ -166,15 +165,15 @@ class NoiseSource:
 
 
 def seeded(rng: np.random.Generator) -> NoiseSource:
-    """Return repeatable noise. Anyone with the seed can remove it: for experiments only."""
+    """Return repeatable noise, for experiments only: anyone with the seed can remove it."""
     return NoiseSource(normal=rng.standard_normal, laplace=lambda size: rng.laplace(size=size))
 
 
 def secure() -> NoiseSource:
     """Return noise from AES-256 in counter mode under a fresh key of the operating system.
 
-    It is written by hand because numpy's generators are not cryptographic, and no maintained
-    library draws floating-point noise from a cryptographic generator.
+    numpy's generators are not cryptographic, and no maintained library draws floating-point noise
+    from a cryptographic one.
     """
     stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
     return NoiseSource(normal=partial(_normal, stream), laplace=partial(_laplace, stream))

@@ -1,7 +1,7 @@
 """What a run promises, in plain English: never more than its ledger shows.
 
-There are two forms: the statement says everything in one sentence, for files; the short one is for
-people who decide, with what is not covered as a list. ε is rounded up, so that the printed
+There are two forms. The statement says everything in one sentence, for files. The short one is for
+people who decide; it has what is not covered as a list. ε is rounded up, so that the printed
 guarantee is never too strong.
 """
 
@@ -67,7 +67,7 @@ def epsilon_text(epsilon: float | None, decimals: int | None = None) -> str:
         return "infinite"
     if decimals is None:
         decimals = max(0, 2 - math.floor(math.log10(epsilon))) if epsilon > 0 else 2
-    # `Decimal` represents a float exactly, so rounding up is exact.
+    # `Decimal` represents a float exactly.
     exact = Decimal(epsilon).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING)
     return f"{exact:f}"
 
@@ -141,7 +141,7 @@ _SHORT = {
     CENTRAL: "The training people's raw data is collected in one place, and the result can reveal"
     " it: for comparison only.",
 }
-"""What says that there is no guarantee, in short."""
+"""Short forms of the statements that there is no guarantee."""
 _SHORT_SEEDED = (
     "For experiments only: the noise came from a seed, and anybody who knows or guesses the seed"
     " can remove it. With secure noise it would be {strength} (epsilon {epsilon}, delta {delta!r})."
@@ -169,7 +169,7 @@ _LAWS = {"poisson": "Poisson", "fixed": "fixed-size"}
 class NodeNoise:
     """Noise from nodes: all of it is there if at least `honest` of all `nodes` are honest.
 
-    The server can get `sums` sums of each round, which cost it `epsilon`, at the run's delta.
+    The server can get `sums` sums of each round. They cost `epsilon` at the run's delta.
     """
 
     nodes: int
@@ -188,7 +188,7 @@ class NodeNoise:
         )
 
     def short(self) -> str:
-        """Return the same in short."""
+        """Return what `words` says, in short."""
         return _SHORT_SERVER.format(
             epsilon=epsilon_text(self.epsilon),
             strength=strength_of(self.epsilon),
@@ -200,8 +200,8 @@ class NodeNoise:
 def against_server(planned: PrivacyLedger, sums: int, delta: float) -> float:
     """Return epsilon against a server that gets `sums` sums of each planned round.
 
-    It knows who was asked, so sampling amplifies nothing. `planned` has all rounds of the terms,
-    because nodes would answer all of them.
+    The server knows who was asked, so sampling amplifies nothing. `planned` has all rounds of the
+    terms, because nodes would answer all of them.
     """
     seen = PrivacyLedger()
     for release, count in planned.entries:
@@ -247,7 +247,6 @@ def used_as_public(item_features: Sequence[str]) -> str:
 
 
 def _listed(left_out: Sequence[str]) -> str:
-    """Return what is not covered as a part of a sentence."""
     *parts, last = left_out
     return f"not covered: {'; '.join(parts)}; and {last}"
 
@@ -268,10 +267,10 @@ class PrivacyReport:
 
     `epsilon_of_mechanism` is what the releases would cost with secure noise. It equals `epsilon`,
     or is a figure without a guarantee if the noise was seeded. `stage_two_epsilon` is what the
-    second stage would cost if the first had used nobody's data. It is no guarantee, and is given
-    only if there is none. `local_noise` is true where devices add noise to what they send, which
-    is no guarantee for a person. `strength` is ε in a word, `short` the statement in a few
-    sentences, without what is `not_covered`.
+    second stage would cost if the first had used nobody's data; it is no guarantee, and is given
+    only if there is none. `local_noise` is true if devices add noise to what they send, which is no
+    guarantee for a person. `strength` is ε in a word, `short` the statement in a few sentences,
+    without what is `not_covered`.
     """
 
     epsilon: float | None = None
@@ -315,9 +314,9 @@ def privacy_report(
 ) -> PrivacyReport:
     """Return what the ledger's releases promise; if they promise nothing, say `without`.
 
-    `server` says what the server sees, or who adds the noise instead of it. `second` is the ledger
-    of a second stage after a first stage without noise. `undeclared` was computed from people's
-    data and is not covered. `item_features` were used as they are, as public.
+    `server` says what the server sees, or which nodes add the noise instead of it. `second` is the
+    ledger of a second stage after a first stage without noise. `undeclared` was computed from
+    people's data and is not covered. `item_features` were used as they are, as public.
     """
     epsilon = ledger.epsilon(delta) if ledger.entries else math.inf
     if math.isinf(epsilon):
@@ -379,7 +378,6 @@ def _without_guarantee(
 
 
 def _statement(ledger: PrivacyLedger, epsilon: float, delta: float, left_out: list[str]) -> str:
-    """Return one sentence: who is protected, from whom, how strongly, and what is not covered."""
     sampling = ledger.entries[-1][0].sampling
     return (
         f"{_covered(sampling)} is protected against anybody who sees "
@@ -391,7 +389,6 @@ def _statement(ledger: PrivacyLedger, epsilon: float, delta: float, left_out: li
 
 
 def _short(ledger: PrivacyLedger, delta: float) -> str:
-    """Return who is protected, against whom, and what an attacker can come to believe."""
     sampling = ledger.entries[-1][0].sampling
     return (
         f"{_covered(sampling)} is protected against anybody who sees the model, with all"

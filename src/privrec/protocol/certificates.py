@@ -18,7 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from privrec.errors import FederationError
 
-# A certificate is valid this long before it is made, as the clocks of machines differ. By hand.
+# A certificate is valid from this long before it is made, because the clocks of machines differ.
+# Chosen by hand.
 CLOCK_SKEW = datetime.timedelta(hours=1)
 RENEW = "privrec federate server {folder} --renew --prepare-only"
 """The command that makes a new certificate for a server."""
@@ -31,7 +32,7 @@ def make_authority(folder: Path, *, hosts: Sequence[str], days: int = 365) -> No
 
     The server's certificate (`server.pem`) is valid for `hosts` (names and addresses), localhost
     and 127.0.0.1, for `days` days. The certificate of the authority that signs it (`ca.crt`) is
-    valid ten times longer. So nodes keep `ca.crt` when the server gets a new certificate.
+    valid ten times longer, so nodes keep it when the server gets a new certificate.
     """
     names = [_general_name(host) for host in [*hosts, "localhost", "127.0.0.1"]]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,8 +70,8 @@ def days_left(path: Path) -> float:
 def renew(folder: Path, *, hosts: Sequence[str]) -> bool:
     """Make a new certificate for a server, for its old host names and for `hosts`.
 
-    If the authority's certificate has expired, make a new authority too and return True: then
-    nodes need the new `ca.crt`.
+    Return True if the authority's certificate had expired, too. Then there is a new authority,
+    whose `ca.crt` nodes need.
     """
     try:
         old = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
@@ -202,7 +203,7 @@ def verify(public_key_text: str, content: bytes, signature: bytes) -> bool:
 def check_certificate(path: Path, *, owner: Path | None = None) -> None:
     """Raise `FederationError` unless `path` is a PEM certificate that is valid today.
 
-    On the server, `owner` is the server's folder. The error message then names it.
+    On the server, `owner` is the server's folder, which the error message then names.
     """
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -222,7 +223,6 @@ def check_certificate(path: Path, *, owner: Path | None = None) -> None:
 
 
 def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    """Return the allowed uses of the authority's key, or of the server's key."""
     return x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
@@ -237,7 +237,6 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Return `host` as an IP address if possible, otherwise as a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -256,8 +255,8 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def write_private(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write a file with these permissions; by default only its owner can read it.
 
-    The content is written to a temporary file, which is then renamed to `path`. When the function
-    returns, the content is on the disk.
+    The file is written under a temporary name and then renamed. It is on the disk when the function
+    returns.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

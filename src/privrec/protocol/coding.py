@@ -1,7 +1,4 @@
-"""Write the sums of a round as integers modulo 2^64, so that uniform random masks can hide them.
-
-`SumLayout` has the position of each sum in one vector. `Coding` turns this vector into integers.
-"""
+"""Write the sums of a round as integers modulo 2^64, so that uniform random masks can hide them."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +19,7 @@ MOST_PEOPLE = 2**29
 LEAST_SHRINK = 0.99
 """The smallest allowed `Coding.shrink`: rounding may make each sum at most 1 % smaller. Chosen by
 hand."""
-# The allowed bounds (chosen by hand): results stay far from the largest and smallest float64.
+# The allowed bounds keep results far from the ends of float64. Chosen by hand.
 _BOUNDS = (2.0**-200, 2.0**200)
 
 
@@ -30,14 +27,14 @@ _BOUNDS = (2.0**-200, 2.0**200)
 class Coding:
     """A fixed-point code for vectors of `size` numbers: integers modulo 2^64 that count units.
 
-    The vector of one person has at most the length `bound` in `norm` (`math.inf`: not bounded).
-    The sum over all nodes is over at most `people` people. These numbers decide the code:
+    The vector of one person has at most the length `bound` in `norm` (`math.inf`: not bounded). The
+    sum over all nodes is over at most `people` people. These numbers decide the code:
 
     - Range: a unit is 2^-32 of the bound, rounded down to a power of two. So one person adds less
       than 2^33 units to a coordinate.
-    - Overflow: a node with p of P people sends at most p * floor(2^62 / P) units. All nodes
-      together send at most 2^62. A signed integer of 64 bits holds 2^63; the other half is for
-      noise. As P <= 2^29, each person has at least 2^33 units, so a bounded sum is never cut off.
+    - Overflow: a node with p of P people sends at most p * floor(2^62 / P) units, and all nodes
+      together at most 2^62. A signed integer of 64 bits holds 2^63; the other half is for noise. As
+      P <= 2^29, each person has at least 2^33 units, so a bounded sum is never cut off.
     - Rounding: each coordinate changes by at most half a unit, both in the sum with a person and
       in the sum without this person. `shrink` makes room for these changes, as in Kairouz, Liu
       and Steinke (2021), section 4, but for rounding to nearest, in the worst case.
@@ -71,18 +68,18 @@ class Coding:
         """The value of one unit: 2^(floor(log2 bound) - 32), or 2^-32 without a bound."""
         if math.isinf(self.bound):
             return 2.0**-32
-        # frexp has no rounding error, unlike a logarithm: bound = m * 2^e with 1/2 <= m < 1.
+        # Unlike a logarithm, frexp has no rounding error: bound = m * 2^e with 1/2 <= m < 1.
         return math.ldexp(1.0, math.frexp(self.bound)[1] - 1 - 32)
 
     @property
     def shrink(self) -> float:
         """The factor 1 - x by which every sum is multiplied before rounding; 1.0 without a bound.
 
-        Rounding two sums adds at most one unit to each coordinate of their difference. So it adds
-        sqrt(size) units to the l2 length of the difference, and `size` units to the l1 length. If
-        x >= sqrt(size) * unit / bound (l2) or x >= size * unit / bound (l1), one person still
-        moves the coded sum by at most bound / unit. x is rounded up to a power of two, so that
-        `encode` can multiply without rounding errors of float64.
+        Rounding two sums adds at most one unit to each coordinate of their difference: sqrt(size)
+        units to its l2 length, and `size` units to its l1 length. If x >= sqrt(size) * unit / bound
+        (l2) or x >= size * unit / bound (l1), one person still moves the coded sum by at most bound
+        / unit. x is rounded up to a power of two, so that `encode` can multiply without rounding
+        errors of float64.
         """
         if math.isinf(self.bound):
             return 1.0
@@ -92,8 +89,8 @@ class Coding:
     def encode(self, vector: F64, people: int) -> Words:
         """Return the sum over `people` people as uint64, (size,), in units, in two's complement.
 
-        Every coordinate is multiplied by `shrink`, rounded to the nearest whole number of units
-        and clipped to +-people * floor(2^62 / self.people).
+        Every coordinate is multiplied by `shrink`, rounded to the nearest whole number of units and
+        clipped to +-people * floor(2^62 / self.people).
         """
         numbers = np.asarray(vector, np.float64)
         if numbers.shape != (self.size,):
@@ -104,7 +101,7 @@ class Coding:
             raise ValueError(f"`people` must be in 0 … {self.people}; got {people}")
         most = people * (2**62 // self.people)
         # A huge number divided by the unit would overflow float64, or an integer of 64 bits. So
-        # numbers are clipped to 1.2 * `most` units here. The last line clips them to `most`.
+        # numbers are clipped to 1.2 * `most` units here, and to `most` in the last line.
         far = 1.2 * most * self.unit
         units = np.clip(numbers, -far, far) / self.unit
         # The unit and 1 - shrink are powers of two. So `units`, `loss` and their whole and
@@ -215,8 +212,8 @@ def layout_of(
 ) -> SumLayout:
     """Return the positions of a round's sums in one vector.
 
-    The names and shapes of the sums are those that a device without data would send. `told` has
-    the arrays that the server sends to all devices, and `nobody` is one person without data.
+    A device without data would send sums of the same names and shapes. `told` has the arrays that
+    the server sends to all devices, and `nobody` is one person without data.
     """
     shapes = shapes_of(phase.device.contribute(told, nobody, round_index))
     if shapes is None:
@@ -235,7 +232,7 @@ def coding_of(people: int, phase: Phase, layout: SumLayout, clip_norm: float) ->
 
 
 def _count_weight(aggregator: Aggregator, clip_norm: float) -> float:
-    """Return the factor on the count with which it needs noise of the same scale as the sums.
+    """Return the factor on the count that makes its noise as large as that on the sums.
 
     It is 0.0 if there is no count.
     """
@@ -269,5 +266,4 @@ def _unflat(numbers: Leaf, shape: tuple[str, tuple[int, ...]]) -> Leaf:
 
 
 def _upper(size: int) -> BoolArray:
-    """Return a mask of the upper triangle of a matrix, (size, size), including the diagonal."""
     return np.tri(size, dtype=np.bool_).T

@@ -1,8 +1,8 @@
 """Write and read the folders of nodes and servers, and the enrolments of nodes.
 
-A node's folder has the private key of the node, and the data and pseudonyms of its people. Only
-its owner can read it. The server gets one file of it, `enrolment.json`: the node's public key and
-the pseudonyms, signed with the private key. A server's folder has the terms of the federation, the
+A node's folder has the private key of the node, and the data and pseudonyms of its people. Only its
+owner can read it. The server gets one file of it, `enrolment.json`: the node's public key and the
+pseudonyms, signed with the private key. A server's folder has the terms of the federation, the
 enrolments of the nodes and the server's certificates.
 """
 
@@ -57,9 +57,9 @@ ENROLMENT = "enrolment.json"
 class Enrolment(Document):
     """What a node tells the server about itself. Of its people, it has only the pseudonyms.
 
-    `catalogue` is the hash of the public catalogue. `undeclared` names the parts of the catalogue
-    that the data set does not declare as public. After a change of the key, `replaces` is the old
-    public key, and `consent` is a signature with the old key.
+    `catalogue` is the hash of the public catalogue. `undeclared` names what of it the data set does
+    not declare as public. After a change of the key, `replaces` is the old public key, and
+    `consent` a signature with the old key.
     """
 
     name: NodeName
@@ -104,7 +104,7 @@ class NodeFolder:
         self.enrolment = path / ENROLMENT
 
     def reveals(self, fingerprint: str) -> Path:
-        """Return the path of the file that counts how often the node answered each round.
+        """Return the path of the file of the sums with which the node helped (`node.py: Reveals`).
 
         `fingerprint` is the hash of the federation's terms.
         """
@@ -121,8 +121,8 @@ def enrol(
 ) -> Enrolment:
     """Write the folder of a node that serves these people of a data set; return its enrolment.
 
-    `name` is the name of the node that others see; by default it is the name of the folder.
-    `held_out` are people who do not take part; the model can be tested on their data.
+    `name` is the name of the node that others see, by default that of the folder. `held_out` are
+    people who do not take part; the model can be tested on their data.
     """
     name = checked_name(path.resolve().name if name is None else name)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -172,7 +172,7 @@ def renew_key(path: Path) -> Enrolment:
         }
     )
     write_private(folder.enrolment, signed.model_dump_json().encode())
-    # The private key is replaced last. After a failure before this, `renew_key` can run again.
+    # The private key is replaced last, so that `renew_key` can run again after a failure.
     new.with_name("key.new.pub").replace(folder.key.with_name("key.pub"))
     new.replace(folder.key)
     return signed
@@ -181,7 +181,7 @@ def renew_key(path: Path) -> Enrolment:
 def drawn_apart(people: int, share: float) -> tuple[IntArray, IntArray]:
     """Return the positions of the people who enrol, and of those who are held out.
 
-    The fraction `share` of the people is held out, by random numbers of the operating system.
+    Random numbers of the operating system hold out the fraction `share` of the people.
     """
     if not 0 <= share < 1:
         raise SettingsError(f"`hold_out` must be >= 0 and < 1; got {share:g}")
@@ -228,8 +228,8 @@ def changed(
     """Return the `known` enrolments without the nodes named in `retired`, and with `more`.
 
     An enrolment with a renewed key takes the place of the enrolment with the old key. After two
-    renewals the old key may be unknown. Then the enrolment counts as a new node, and the known
-    node of the same name must be in `retired`.
+    renewals the old key may be unknown. Then the enrolment counts as a new node, and the known node
+    of the same name must be in `retired`.
     """
     names = [enrolment.name for enrolment in known]
     for name in retired:
@@ -270,7 +270,7 @@ def check_roster(enrolments: Sequence[Enrolment], catalogue: str) -> None:
 def read_people(folder: NodeFolder, file: Path | None = None) -> tuple[Clients, Catalogue]:
     """Return the data of a node's people, and the catalogue that gives its codes a meaning.
 
-    By default these are the people who take part. For held-out people, `file` is their data file.
+    Without `file`, these are the people who take part. For held-out people, it is their data file.
     """
     try:
         text = folder.catalogue.read_bytes()
@@ -304,8 +304,8 @@ class ServerFolder:
     """The paths of a server's files. Nodes get `terms` and `ca`; the server keeps the others.
 
     `roster` has the enrolled nodes and the pseudonyms of their people. `status` has the present
-    state of the round and of the nodes. `unmasking` has the last round for which the server asked
-    nodes to remove their masks.
+    state of the round and of the nodes, `unmasking` the last round for which the server asked nodes
+    to remove their masks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -323,7 +323,7 @@ class ServerFolder:
 def running(folder: ServerFolder) -> Iterator[None]:
     """Lock the server's folder while the server runs.
 
-    The operating system removes the lock when the process ends, also after a crash.
+    When the process ends, also by a crash, the operating system removes the lock.
     """
     handle = os.open(folder.path, os.O_RDONLY)
     try:
@@ -425,7 +425,7 @@ def create_federation(
     else:
         copy_authority(authority, path)
     path.chmod(0o700)
-    # If one node does not declare a part of the catalogue as public, no guarantee covers this part.
+    # No guarantee covers what one of the nodes does not declare as public.
     whole = json.loads(catalogue)
     for enrolment in enrolments:
         whole["undeclared"] = list(dict.fromkeys([*whole["undeclared"], *enrolment.undeclared]))

@@ -1,6 +1,6 @@
-"""The parts of a secure sum: one-time keys, encryption, masks, secret shares, and the members.
+"""The means of secure sums: one-time keys, encryption, masks, secret shares, and the roster.
 
-In a secure sum the server learns only the sum of the nodes' vectors (see `secure_sum.py`).
+The roster says which nodes are members of an attempt of a round (see `secure_sum.py`).
 """
 
 import hashlib
@@ -31,7 +31,7 @@ SHARE_BYTES = 4 + 33
 _PRIME = 2**256 + 297
 """The smallest prime that is larger than every secret of 32 bytes."""
 COMPLETE_UP_TO = 256
-"""With at most this many nodes, all nodes are neighbours of each other (chosen by hand)."""
+"""With at most this many nodes, all nodes are neighbours of each other. Chosen by hand."""
 ADVERTISED = ("cipher", "mask", "seed")
 """What a node sends to all others, with a signature: two public keys and a digest of its seed."""
 KINDS = (b"s", b"k")
@@ -77,7 +77,7 @@ def derive(secret: bytes, context: bytes) -> bytes:
 def digest(*parts: bytes) -> bytes:
     """Return the SHA-256 of the parts, each after its length.
 
-    The lengths ensure that two different lists of parts never give the same input of the hash.
+    With the lengths, two different lists of parts are never the same input of the hash.
     """
     hashed = hashlib.sha256()
     for part in parts:
@@ -95,9 +95,9 @@ def number(value: object) -> bytes:
 def add_mask(total: Words, seed: bytes, *, sign: int) -> None:
     """Add a mask to `total` in place, or subtract the mask if `sign` is -1.
 
-    The mask is the output of AES-256-CTR with `seed` (32 bytes) as the key. It looks random
-    without the seed. The counter starts at zero, so a seed must be used only once. The mask is
-    computed in pieces that fit into the processor's cache.
+    The mask is the output of AES-256-CTR with `seed` (32 bytes) as the key. The counter starts at
+    zero, so a seed must be used only once. The mask is computed in pieces that fit into the
+    processor's cache.
     """
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     zeros = bytes(8 * min(_WORDS_AT_ONCE, len(total)))
@@ -130,10 +130,10 @@ def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
 def split(secret: bytes, threshold: int, holders: int) -> list[bytes]:
     """Return `holders` shares of a 32-byte secret.
 
-    Any `threshold` shares give the secret. Fewer shares give no information about it. This is
-    Shamir's secret sharing: a polynomial over the integers modulo `_PRIME` has the secret as its
-    value at 0, and its other coefficients are random. The shares are its values at the points
-    1 … holders. A share has its point (4 bytes) and the value at this point.
+    Any `threshold` shares give the secret, and fewer give no information about it. This is Shamir's
+    secret sharing: a polynomial over the integers modulo `_PRIME` has the secret as its value at 0,
+    and its other coefficients are random. A share has a point of 1 … holders (4 bytes) and the
+    polynomial's value there.
     """
     coefficients = [int.from_bytes(secret, "big")]
     coefficients += [secrets.randbelow(_PRIME) for _ in range(threshold - 1)]
@@ -158,7 +158,7 @@ def combine(shares: Sequence[bytes]) -> bytes:
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Return the weights of Lagrange interpolation at 0 from values at these different points.
 
-    Many secrets are shared at the same points, so the weights are cached.
+    They are cached, because many secrets are shared at the same points.
     """
     weights = []
     for own in points:
@@ -173,17 +173,17 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
 def default_degree(nodes: int) -> int:
     """Return how many neighbours each of `nodes` nodes has: all, or 4 log2(nodes) + 40, made even.
 
-    Two neighbours share a pairwise mask. Bell et al. (2020), section 3, show that
-    O(log nodes + statistical bits) neighbours are enough. We assume that the missing and the
-    colluding nodes are chosen before the graph is drawn. Two parts of the ring (see `neighbours`)
-    are separated only if all nodes in two stretches of degree / 2 nodes are missing or colluding.
-    If 40 % of the nodes are, the probability is below 2^-70. With 10 % colluding nodes and a
-    threshold of 0.7 of the nodes, the probability that any neighbourhood breaks 2t > n + colluding
-    (see `secure_sum`) is below 2^-36. The number 40 is chosen by hand.
+    Two neighbours share a pairwise mask. Bell et al. (2020), section 3, show that O(log nodes +
+    statistical bits) neighbours are enough. We assume that the missing and the colluding nodes are
+    chosen before the graph is drawn. Two parts of the ring (see `neighbours`) are separated only if
+    all nodes in two stretches of degree / 2 nodes are missing or colluding. If 40 % of the nodes
+    are, the probability is below 2^-70. With 10 % colluding nodes and a threshold of 0.7 of the
+    nodes, the probability that any neighbourhood breaks 2t > n + colluding (see `secure_sum`) is
+    below 2^-36. The number 40 is chosen by hand.
 
-    By chance, a larger part of a neighbourhood than of all nodes can be missing. With this
-    threshold and 1,000 nodes, a round fails in 1 of 10,000 cases if 10 % of the nodes are missing,
-    and in 1 of 10 cases if 15 % are missing.
+    By chance, more nodes can be missing in a neighbourhood than on average. With this threshold and
+    1,000 nodes, a round fails in 1 of 10,000 cases if 10 % of the nodes are missing, and in 1 of 10
+    cases if 15 % are missing.
 
     >>> default_degree(50), default_degree(1000)
     (49, 80)
@@ -199,8 +199,8 @@ def neighbours(members: Sequence[int], degree: int, seed: bytes) -> dict[int, tu
     """Return the neighbours of each member, sorted by number.
 
     With at most degree + 1 members, all other members are neighbours. Otherwise the members lie on
-    a ring, in the order of a hash of the seed and their number. The neighbours of a member are the
-    degree / 2 members on each side (Bell et al. 2020, section 3).
+    a ring, in the order of a hash of the seed and their number, and the degree / 2 members on each
+    side are neighbours (Bell et al. 2020, section 3).
     """
     if len(set(members)) != len(members):
         raise FederationError("a node is twice among the members")
@@ -221,24 +221,24 @@ class Roster:
     """The members of one attempt of a round. Every node and the server compute the same roster.
 
     `keys` has the public keys of each member, and `neighbours` the graph of `neighbours`.
-    `threshold` is how many members must remain until the end of the attempt.
+    `threshold` members must remain until the end of the attempt.
     """
 
     keys: Mapping[int, Mapping[str, bytes]]
     threshold: int
     neighbours: Mapping[int, tuple[int, ...]]
     name: bytes
-    """A digest of the whole roster. All secrets and signatures after the step `keys` depend on
-    this digest."""
+    """A digest of the whole roster, on which all secrets and signatures after the step `keys`
+    depend."""
 
     @classmethod
     def of(
         cls, keys: Mapping[int, Mapping[str, bytes]], *, context: bytes, threshold: int, degree: int
     ) -> "Roster":
-        """Return the roster of these keys; nodes must check the signatures of the keys themselves.
+        """Return the roster of these keys; nodes check the signatures of the keys themselves.
 
-        `threshold` must be more than half of the members. The graph of neighbours is computed from
-        a digest of all arguments, so no single node chooses its neighbours.
+        `threshold` is more than half of the members. The graph of neighbours is computed from a
+        digest of all arguments, so no single node chooses its neighbours.
         """
         members = _members(keys)
         if not len(members) / 2 < threshold <= len(members) or len(members) < 2:
@@ -267,8 +267,8 @@ class Roster:
     def needed(self, node: int) -> int:
         """Return how many shares give a secret of a node.
 
-        It is the same fraction of the holders as `threshold` is of the members, rounded up. So it
-        is more than half of the holders.
+        It is the same fraction of the holders as `threshold` is of the members, rounded up, and so
+        more than half of the holders.
         """
         return -(-self.threshold * (len(self.neighbours[node]) + 1) // len(self.keys))
 
@@ -282,7 +282,7 @@ class Roster:
     def share_digests(self, dealer: int, holder: int, shares: Sequence[bytes]) -> bytes:
         """Return 64 bytes: the digests of a holder's shares of the seed and of the mask key.
 
-        A share has 256 random bits, so nobody can find the share from its digest.
+        A share has 256 random bits, so nobody can find it from its digest.
         """
         where = self.about(b"share", dealer, holder)
         return b"".join(
@@ -291,7 +291,6 @@ class Roster:
 
 
 def _members(keys: Mapping[int, Mapping[str, bytes]]) -> list[int]:
-    """Return the members in order; raise `FederationError` if keys have a wrong form."""
     for node, parts in by_node(keys, "keys").items():
         check_advertised(node, parts)
     return sorted(keys)

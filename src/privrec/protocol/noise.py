@@ -20,9 +20,9 @@ larger draw has a probability of e^-255."""
 MOST_GAP = 1e-30
 """`gap` must be smaller. Even times all rounds and numbers of a training, this is far below any
 `delta`."""
-# floor(2^64 / e): a random uint64 is smaller with probability 1/e, up to 2^-64.
+# floor(2^64 / e): up to 2^-64, a random uint64 is smaller with probability 1/e.
 _ONE_OVER_E = np.uint64(6786177901268885274)
-# Draws at a time, to bound the memory (chosen by hand).
+# Draws at a time, to limit the memory. Chosen by hand.
 _BATCH = 2**18
 
 
@@ -34,12 +34,12 @@ def discrete_gaussian(deviation: float, size: int) -> IntArray:
     counter mode, with a new key from the operating system.
 
     Uniform numbers, signs and geometric numbers have exact probabilities, up to 2^-62 for the
-    constant 1/e. Each draw also needs two comparisons of 53 random bits with exp(-f), f in [0, 1).
-    The computed exp(-f) is correct within a factor 1 +- 2^-49. The whole part of a larger exponent
-    is handled separately (algorithm 1), so random bits are never compared with a small
-    probability. Including the rounding of the exponents, every number within 10 deviations has the
-    correct probability within a factor 1 +- 2^-44. For each number, the total variation distance
-    from the exact distribution is less than 2^-46.
+    constant 1/e. Each draw also needs two comparisons of 53 random bits with exp(-f), f in [0, 1),
+    which is computed correctly within a factor 1 +- 2^-49. The whole part of a larger exponent is
+    handled separately (algorithm 1), so random bits are never compared with a small probability.
+    With the rounding of the exponents, every number within 10 deviations has the correct
+    probability within a factor 1 +- 2^-44. For each draw, the total variation distance from the
+    exact distribution is less than 2^-46.
     """
     if not 1.0 <= deviation <= LARGEST_DEVIATION:
         raise SettingsError(f"`deviation` must be in 1 … 2^45; got {deviation}")
@@ -72,7 +72,7 @@ def _laplace(words: _Source, proposals: int, scale: int) -> IntArray:
     low = low[_bernoulli_exp(words, low / scale)]
     size = low + scale * _geometric(words, len(low))
     negative = (words(len(size)) >> np.uint64(63)).astype(np.bool_)
-    # Zero would be drawn as +0 and as -0, so twice too often: -0 is rejected.
+    # Zero would be drawn as +0 and as -0, so twice too often.
     keep = ~(negative & (size == 0))
     signed: IntArray = np.where(negative, -size, size)[keep]
     return signed
@@ -81,7 +81,7 @@ def _laplace(words: _Source, proposals: int, scale: int) -> IntArray:
 def _below(words: _Source, size: int, limit: int) -> IntArray:
     """Return at most `size` whole numbers, uniform in 0 … limit - 1.
 
-    A draw has the number of bits of limit - 1. Draws that are too large are rejected.
+    A draw has the number of bits of limit - 1; too large draws are rejected.
     """
     shift = np.uint64(64 - max(1, (limit - 1).bit_length()))
     drawn = (words(size) >> shift).astype(np.int64)
@@ -132,8 +132,8 @@ def least_survivors(nodes: int, missing: float) -> int:
 def least_honest(nodes: int, missing: float, colluding: float) -> int:
     """Return the least number of honest nodes that remain.
 
-    Only the noise of honest nodes protects people. A colluding node may tell the server its share
-    of the noise, or add no noise.
+    Only their noise protects people. A colluding node may tell the server its share of the noise,
+    or add no noise.
 
     >>> least_honest(10, 0.3, 0.1)
     6
@@ -151,16 +151,16 @@ def least_honest(nodes: int, missing: float, colluding: float) -> int:
 
 def whole_nodes(nodes: int, fraction: float) -> int:
     """Return a fraction of the nodes as a number of nodes, rounded down."""
-    # 0.29 * 100 is below 29 in float64, so 1e-9 is added. One more missing or colluding node means
-    # more noise, never less.
+    # 0.29 * 100 is below 29 in float64, so 1e-9 is added. Counting one node more as missing or
+    # colluding means more noise, never less.
     return math.floor(fraction * nodes + 1e-9)
 
 
 def node_deviation(scale: float, *, nodes: int, missing: float, colluding: float) -> float:
     """Return the standard deviation of one node's share of the noise, in the unit of `scale`.
 
-    It is scale / sqrt(least_honest). So if the least number of honest nodes remain, the sum of
-    their shares has the standard deviation `scale`. If more nodes remain, the sum has more noise.
+    It is scale / sqrt(least_honest). So the shares of the least number of honest nodes add up to
+    the standard deviation `scale`. If more nodes remain, the sum has more noise.
     """
     if not scale > 0.0:
         raise SettingsError(f"`scale` must be > 0; got {scale}")
@@ -170,10 +170,10 @@ def node_deviation(scale: float, *, nodes: int, missing: float, colluding: float
 def gap(deviation: float, nodes: int) -> float:
     """Return how far the sum of `nodes` discrete Gaussians is from one discrete Gaussian.
 
-    The result is tau = 10 * sum over k < nodes of exp(-2 pi^2 deviation^2 k / (k + 1)) (Kairouz,
-    Liu and Steinke 2021, theorem 1). For every value of one number, the logarithm of the ratio of
-    its two probabilities is at most tau. `deviation` is the standard deviation of one node's
-    noise. Raises `SettingsError` if tau is 1e-30 or more.
+    It is tau = 10 * sum over k < nodes of exp(-2 pi^2 deviation^2 k / (k + 1)) (Kairouz, Liu and
+    Steinke 2021, theorem 1). For every value of one number, the logarithm of the ratio of its two
+    probabilities is at most tau. `deviation` is the standard deviation of one node's noise. Raises
+    `SettingsError` if tau is 1e-30 or more.
     """
     if nodes < 1:
         raise SettingsError(f"`nodes` must be >= 1; got {nodes}")

@@ -1,8 +1,8 @@
 """Secure sums: the server learns the sum of the nodes' vectors modulo 2^64, and no single vector.
 
 The protocol is that of Bonawitz et al. (2017), figure 4, with the graph of neighbours of Bell et
-al. (2020). It works without a network here: `NodeRound` has the steps of a node, `route` and
-`unmask` have the steps of the server. Survivors are the nodes whose vectors are in the sum.
+al. (2020). `NodeRound` has the steps of a node, `route` and `unmask` have the steps of the server;
+the network is elsewhere. Survivors are the nodes whose vectors are in the sum.
 
 Masks: a node adds a mask from its own random seed, and one mask for each neighbour, which the
 neighbour subtracts. Its n holders (its neighbours and the node itself) hold shares of its seed and
@@ -10,11 +10,10 @@ of its one-time mask key. t shares give a secret. At the end, the holders send s
 the node is a survivor, and shares of the mask key if the node dropped out. Anybody who has both
 secrets of a node can remove all masks from its vector.
 
-Nobody can collect both secrets. An honest holder sends shares of only one kind. A holder that
-colludes with the server sends both kinds. From n holders of which c collude, at most n + c shares
-can be collected, and the two secrets need 2t shares. So 2t > n + c is sufficient. Without this
-condition, a server could tell one half of the holders that a node remained, and tell the other half
-that the node dropped out.
+Nobody can collect both secrets if 2t > n + c, where c of the n holders collude with the server. An
+honest holder sends shares of only one kind, a colluding one of both. So at most n + c shares can be
+collected, and the two secrets need 2t. With a smaller t, a server could tell one half of the
+holders that a node remained, and the other half that it dropped out.
 
 The sum has enough nodes, because `threshold` nodes sign the list of survivors. An honest node signs
 only one list, so by the same count over all nodes no second list can get `threshold` signatures.
@@ -26,26 +25,26 @@ needs degree / 2 adjacent nodes that are not honest survivors. For an honest sur
 nodes, at most 1 + degree / 2 + c nodes would send shares of its seed. If t is larger than this
 number, nobody can unmask this survivor.
 
-A hostile node can make an attempt fail, and it can add any vector to the sum. This is true for
-every secure sum without proofs about the vectors: no code here enforces the range of a coding. A
-hostile node cannot change the sum by wrong shares, because the server has a digest of each share
-and of each seed, and the public part of each mask key.
+A hostile node can make an attempt fail, and it can add any vector to the sum, as in every secure
+sum without proofs about the vectors: no code here checks that a vector is in the range of its
+coding. A hostile node cannot change the sum by wrong shares, because the server has a digest of
+each share and of each seed, and the public part of each mask key.
 
 Before a node helps to unmask a sum, it writes to its disk which sum it is (`node.py: Reveals`).
 Before the server asks nodes to unmask a sum, it does the same (`server.py: Unmasking`).
 
 Two sums of one round without noise, over different nodes, would show what single nodes added: a
-node whose answer is late could be in the first sum but not in the second. So if nodes add no noise,
-a node helps to unmask only one sum of a round. And once the server has asked for the masks of a
-round, it can finish the round only with the same nodes and people.
+node whose answer is late could be in only one of them. So if nodes add no noise, a node helps to
+unmask only one sum of a round. And once the server has asked for the masks of a round, it can
+finish the round only with the same nodes and people.
 
 No linear combination of a round's sums is the vector of one node, if the server asks all nodes for
 the same people and arrays of the round in every attempt. Proof: let S_k be the nodes in sum k, and
-let R_k, a part of S_k, be the nodes that helped. Each node helps once, so the R_k are disjoint, and
-2|R_k| > |S_k| (`Terms.threshold`). If Σ c_k 1(S_k) = 1(x) for a node x, then
-1 >= Σ_k sign(c_k) Σ_{i in R_k} 1(i = x) >= Σ_k |c_k| (2|R_k| - |S_k|) >= Σ_k |c_k|. So Σ c_k over
-the sets with x can be 1 only if all c_k are positive and all sets have x. But then the combination
-also has the vectors of all other nodes in these sets.
+let R_k, a subset of S_k, be the nodes that helped. Each node helps once, so the R_k are disjoint,
+and 2|R_k| > |S_k| (`Terms.threshold`). If Σ c_k 1(S_k) = 1(x) for a node x, then 1 >= Σ_k sign(c_k)
+Σ_{i in R_k} 1(i = x) >= Σ_k |c_k| (2|R_k| - |S_k|) >= Σ_k |c_k|. So Σ c_k over the sets with x can
+be 1 only if all c_k are positive and all sets have x. But then the combination also has the vectors
+of all other nodes in these sets.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,10 +69,10 @@ from privrec.protocol.masks import (
 )
 
 _DIGESTS = 2 * 32
-# Bytes: the digests of two shares, then the encrypted shares with a nonce and a tag.
+# In bytes: the digests of two shares, then the encrypted shares with a nonce and a tag.
 _SEALED = _DIGESTS + 12 + 2 * SHARE_BYTES + 16
 _SEED, _KEY = KINDS
-# If the shares of a secret do not fit together, so many selections are tried (chosen by hand).
+# How many selections of shares are tried if they do not fit together. Chosen by hand.
 _TRIES = 8
 _AFTER = {
     "keys": {"start"},
@@ -96,9 +95,9 @@ class BadDealer(FederationError):
 class NodeRound:
     """The steps of one node in one attempt of a round.
 
-    The steps must come once and in order; after a failed step, no other step is possible.
-    `context` names the federation, the run, the round and the attempt. `sign` signs with the
-    node's enrolment key. `verify(node, message, signature)` checks a signature of another node.
+    Each step comes once and in order; after a failed step, no other step is possible. `context`
+    names the federation, the run, the round and the attempt. `sign` signs with the node's enrolment
+    key. `verify(node, message, signature)` checks a signature of another node.
     """
 
     def __init__(
@@ -144,9 +143,9 @@ class NodeRound:
     ) -> dict[int, bytes]:
         """Return for each neighbour two encrypted shares and their digests; for itself the digests.
 
-        `keys` has the keys of all members, with their signatures. `threshold` and `degree` must
-        be the node's own settings. A server that could choose them could choose the neighbours
-        of a node, and they could all be hostile.
+        `keys` has the signed keys of all members (the nodes of this attempt). `threshold` and
+        `degree` come from the node's own settings. A server that could choose them could give a
+        node only hostile neighbours.
         """
         with self._step("shares"):
             roster = Roster.of(keys, context=self._context, threshold=threshold, degree=degree)
@@ -175,8 +174,8 @@ class NodeRound:
     def accept(self, sealed: Mapping[int, bytes]) -> None:
         """Decrypt the shares that neighbours made for this node; raise if there are too few.
 
-        `sealed` has only neighbours that have not dropped out. `mask` cannot fail after this
-        step, so a node calls this method before it reads its people's data.
+        `sealed` has only neighbours that have not dropped out. `mask` cannot fail after this step,
+        so a node takes it before it reads its people's data.
         """
         with self._step("accept"):
             roster, me = self._roster, self._me
@@ -202,7 +201,6 @@ class NodeRound:
             return total
 
     def _opened(self, dealer: int, box: bytes) -> tuple[bytes, bytes]:
-        """Return the shares of the seed and of the mask key that `dealer` made for this node."""
         if not is_bytes(box, _SEALED):
             raise BadDealer(dealer, "have a wrong length")
         roster, digests = self._roster, box[:_DIGESTS]
@@ -240,9 +238,9 @@ class NodeRound:
     ) -> dict[int, bytes]:
         """Return one share for each node whose shares this node holds, after a byte for its kind.
 
-        For a survivor it is a share of the seed, for other nodes a share of the mask key; never
-        both. `confirmations` has the signatures of `agree_on` by node. It is None if the node's
-        own settings trust the server to send the same list to all nodes.
+        It is a share of the seed for survivors, and of the mask key for other nodes; never both.
+        `confirmations` has the signatures of `agree_on` by node. It is None if the node's own
+        settings trust the server to send the same list to all nodes.
         """
         with self._step("reveal"):
             listed = self._checked(survivors)
@@ -281,7 +279,7 @@ def check_keys(
 ) -> None:
     """Raise `FederationError` unless a node's keys are complete, usable and signed by the node.
 
-    If the server sent wrong keys on to all nodes, one hostile node could make the attempt fail.
+    Without this check, one hostile node's keys could make the attempt fail at all nodes.
     """
     check_advertised(node, keys)
     if len({keys[part] for part in ADVERTISED}) < len(ADVERTISED):
@@ -332,8 +330,8 @@ def unmask(
 ) -> Words:
     """Return the sum modulo 2^64 of the survivors' vectors from `total`, the sum with masks.
 
-    `sealed_by` is the input of `route`, and `revealed` has the output of `reveal` of each node.
-    A share that does not match its digest is not used. If too few shares remain for a secret,
+    `sealed_by` is the input of `route`, and `revealed` has the output of `reveal` of each node. A
+    share that does not match its digest is not used. If too few shares of a secret are left,
     `FederationError` names the node whose masks cannot be removed.
     """
     plain, listed = _vector(total).copy(), _survivors(roster, survivors)
@@ -361,7 +359,6 @@ def _recovered(
     dealt: Mapping[int, bytes],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> bytes:
-    """Return a secret of a node from the shares that match their digests."""
     first = 0 if kind == _SEED else 32
     shares = []
     for place, holder in enumerate(roster.holders(node), start=1):
@@ -378,8 +375,8 @@ def _recovered(
         raise FederationError(
             f"the masks of node {node} remain: {len(shares)} shares are there, {needed} are needed"
         )
-    # The digests show that `node` itself made these shares. If they do not give its secret, some
-    # of them may still be right. So other selections of shares are tried.
+    # The digests show that `node` itself made these shares. If they do not give its secret, another
+    # selection of them may.
     for start in range(min(_TRIES, len(shares))):
         turned = shares[start:] + shares[:start]
         secret = masks.combine(turned[:needed])

@@ -1,7 +1,7 @@
 """The terms of a federation: the settings that the server and all nodes agreed on.
 
 The server and the nodes build the same stages of training from the terms (`plan_of`). So a node
-knows the recipe, the clipping bound and the noise from its own copy of the terms. It refuses
+knows the recipe, the clipping bound and the noise from its own copy of the terms, and refuses
 requests that differ from them.
 """
 
@@ -86,12 +86,12 @@ class Terms(Document):
 
     Each person has a position in the federation: first the people of the first node, and so on.
     `catalogue` is a hash of the public catalogue. `missing` is the fraction of a round's nodes that
-    may drop out. `colluding` is the fraction of nodes that may help a hostile server. If nodes add
-    the noise, its amount depends on these two fractions. A round with fewer than `min_people`
-    people is abandoned; 0 means half of the drawn people. `deadline` is the time in seconds for one
-    exchange. An abandoned round is tried `attempts` times. If nodes add the noise, a node helps to
-    unmask one round at most `reveals` times. The default is above 1, so that a killed server can
-    repeat the round. There is a limit, so that a server cannot average the noise out.
+    may drop out, `colluding` the fraction of nodes that may help a hostile server. If nodes add the
+    noise, its amount depends on these two fractions. A round with fewer than `min_people` people is
+    abandoned; 0 means half of the drawn people. `deadline` is the time in seconds for one exchange.
+    A round is tried at most `attempts` times. If nodes add the noise, a node helps to unmask one
+    round at most `reveals` times: more than once by default, so that a killed server can repeat the
+    round, but not often, so that a server cannot average the noise out.
     """
 
     version: Literal[4] = VERSION
@@ -164,11 +164,11 @@ class Terms(Document):
         """Return t, the number of a round's n nodes that must remain, so that it can be unmasked.
 
         Each node has two secrets; with both, the server could remove the node's masks. If half of
-        the nodes were enough, one half could reveal one secret and the other half the second
-        secret. With 2t > n + colluding nodes, nobody can get both secrets (`secure_sum.py`).
+        the nodes were enough, one half could reveal one secret and the other half the other. With
+        2t > n + colluding nodes, nobody can get both (`secure_sum.py`).
         """
-        # The server chooses which nodes it asks. So if the server is not trusted, `missing` is a
-        # fraction of all enrolled nodes.
+        # A server chooses which nodes it asks. So if it is not trusted, `missing` is a fraction of
+        # all enrolled nodes.
         enrolled = len(self.members)
         of = enrolled if self.noise_from == "nodes" else members
         least = max(2, least_survivors(of, self.missing)) if members else 2
@@ -181,15 +181,15 @@ class Terms(Document):
 
     @property
     def honest(self) -> int:
-        """The number of enrolled nodes that must not help a hostile server."""
+        """How many enrolled nodes must be honest for the guarantee: all but the `colluders`."""
         return len(self.members) - self.colluders
 
     @property
     def colluders(self) -> int:
         """The number of enrolled nodes that may help a hostile server.
 
-        If nodes add the noise, this number is at least one. The reason: every node can subtract
-        its own share of the noise, so it counts as a colluding node.
+        If nodes add the noise, it is at least one: every node can subtract its own share of the
+        noise, so it counts as a colluding node.
         """
         share = whole_nodes(len(self.members), self.colluding)
         return max(1, share) if self.noise_from == "nodes" else share
@@ -198,9 +198,9 @@ class Terms(Document):
     def sums(self) -> int:
         """How many sums of one round a hostile server can get, if nodes add the noise.
 
-        A sum needs the help of t of n nodes. The c colluding nodes help with every sum. Each of
-        the other n - c nodes helps `reveals` times. So the number of sums is
-        `reveals` (n - c) / (t - c), rounded down.
+        A sum needs the help of t of n nodes. The c colluding nodes help with every sum, each of the
+        other n - c nodes `reveals` times. So the number is `reveals` (n - c) / (t - c), rounded
+        down.
         """
         enrolled, few = len(self.members), self.colluders
         return self.reveals * (enrolled - few) // (self.threshold(enrolled) - few)
@@ -213,7 +213,7 @@ class Terms(Document):
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of all terms in hexadecimal. Server, nodes and owners compare this hash."""
+        """The SHA-256 of all terms in hexadecimal, which server, nodes and owners compare."""
         return hashlib.sha256(self.json_text.encode()).hexdigest()
 
 
@@ -256,8 +256,8 @@ def shown_hash(digest: str) -> str:
 def catalogue_hash(text: str) -> str:
     """Return a hash of a catalogue; server and nodes compare it to check their catalogues.
 
-    The name of the data set and what it declares as public are left out of the hash, because they
-    may be different for each node.
+    It leaves out the name of the data set and what it declares as public, which may differ between
+    nodes.
     """
     fields = json.loads(text)
     return hashlib.sha256(
@@ -270,7 +270,7 @@ _MOST_NOISE = 2.0**12
 
 
 def check_terms(terms: Terms, catalogue: Catalogue) -> None:
-    """Raise if no federation can work with these terms. Called before any file is written."""
+    """Raise if no federation can work with these terms, before any file is written."""
     phases = phases_of(plan_of(terms, catalogue))
     for phase in phases if terms.noise_from == "nodes" else ():
         if not phase.release.is_private:

@@ -1,7 +1,7 @@
 """Sentences that compare our results with the paper's, made by rules; and mistakes of the paper.
 
-The paper's figures are pictures without numbers. So they are compared through the paper's claims
-about them.
+The paper's figures are pictures without numbers, so they are compared through its claims about
+them.
 """
 
 import math
@@ -19,10 +19,7 @@ Numbers = Sequence[Number]
 
 
 def of(numbers: Numbers, row: str, column: str = "") -> Number | None:
-    """Return the number in a row and column; `column` may be left out if there is only one.
-
-    Return None if there is no such number.
-    """
+    """Return the number in a row and column, or None; `column` may be "" if there is only one."""
     in_row = [number for number in numbers if number.row == row and column in ("", number.column)]
     return in_row[0] if in_row and in_row[0].value is not None else None
 
@@ -30,7 +27,7 @@ def of(numbers: Numbers, row: str, column: str = "") -> Number | None:
 def beside_printed(number: Number) -> str:
     """Return a sentence: a number is above or below the printed number, or agrees with it.
 
-    It agrees if the printed number is inside the interval of our number.
+    It agrees if the printed number is inside its interval.
     """
     if number.value is None or number.printed is None:
         return ""
@@ -57,7 +54,6 @@ def same_as_printed(numbers: Numbers) -> tuple[int, int]:
 
 
 def _both(numbers: Numbers) -> list[tuple[float, float]]:
-    """Return the pairs (our number, printed number) for all numbers that have both."""
     both = [(number.value, number.printed) for number in numbers]
     return [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
 
@@ -80,8 +76,8 @@ def order_of(numbers: Numbers) -> str:
 def compared(ours: Number | None, other: Number | None) -> str:
     """Return a sentence: a number is above another number, below it, or level with it.
 
-    They are level if the interval of the difference contains 0. This interval is the one for two
-    independent groups of people.
+    They are level if 0 is in the interval of the difference, that of two independent groups of
+    people.
     """
     if ours is None or other is None:
         return ""
@@ -169,7 +165,7 @@ def most_ndcg(hits: Mapping[str, float], k: int) -> float:
     """Return the largest nDCG@k that these Hits@k allow, with every hit at its best rank.
 
     A list has one relevant item, so a hit at rank r gives 1 / log2(r + 1). A hit in the first 5 can
-    be at rank 1. A hit in the first 10 but not in the first 5 can be at rank 6, and so on.
+    be at rank 1, a hit in the first 10 but not in the first 5 at rank 6, and so on.
 
     >>> round(most_ndcg({"5": 0.131, "10": 0.168, "20": 0.217, "30": 0.269}, 30), 3)
     0.17
@@ -183,10 +179,9 @@ def most_ndcg(hits: Mapping[str, float], k: int) -> float:
 
 
 def impossible_ndcg() -> tuple[int, int]:
-    """Return how many printed nDCG exceed the largest value that the printed Hits allow.
+    """Return how many printed nDCG exceed what the printed Hits allow, and the number of all.
 
-    The second number is the number of all printed nDCG. Excesses within the rounding are not
-    counted.
+    Excesses within the rounding are left out.
     """
     cells = [
         printed - most_ndcg(PRINTED_HITS[data][system], int(k))
@@ -206,7 +201,7 @@ Results = Mapping[str, Result]
 class Mistake:
     """A mistake of the paper: why it is wrong, the command that shows it, and our evidence.
 
-    `evidence` returns a sentence from our results, or "" if these results do not exist.
+    `evidence` returns a sentence from our results, or "" if there are none.
     """
 
     title: str
@@ -216,7 +211,6 @@ class Mistake:
 
 
 def _sentences(name: str, words: str, results: Results) -> str:
-    """Return the sentences of a result that contain `words`."""
     known = results[name].sentences if name in results else []
     return " ".join(line for line in known if words in line)
 

@@ -1,7 +1,7 @@
 """A part (`Cell`) of a reproduction, and the scale of a reproduction.
 
-A part is one run or measurement. It has a kind, data, a recipe with its settings, and a seed. A
-`Scale` makes the parts: the paper's full experiments, or small ones that take a few minutes.
+A part is one run or measurement. A `Scale` makes the parts: the paper's full experiments, or small
+ones that take a few minutes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ class Source:
         return f"{self.data.partition(':')[0]}{few} in place of {self.of}"
 
     def load(self) -> Federation:
-        """Return the data; it is read only once per process."""
+        """Return the data, which a process reads only once."""
         return _load(self.data, self.people, self.lines)
 
 
@@ -103,8 +103,8 @@ class Cell:
 class Scale:
     """The scale of a reproduction: its data by the paper's data set, its seeds, and its limits.
 
-    `most` are upper limits of settings. `others` are fixed values of settings, if a recipe has
-    them. `axes` are the values of an axis, instead of the paper's values.
+    `most` are upper limits of settings, `others` fixed values of settings, if a recipe has them.
+    `axes` are the values of an axis, instead of the paper's values.
     """
 
     sources: Mapping[str, Source]

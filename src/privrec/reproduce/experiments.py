@@ -1,7 +1,7 @@
 """The paper's tables and figures by name: their parts, and sentences about their numbers.
 
 A `Line` is a row of a panel, or one point of a row, with the part that computes it for each seed.
-The parts of an experiment are those of its lines. Its numbers are read from finished parts.
+An experiment has the parts of its lines, and reads its numbers from finished parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ SYSTEMS = {
     "PrivRec-CEN": "privrec-cen",
     "PrivRec": "privrec",
 }
-"""The names of systems in the paper's tables, and our recipes for them."""
+"""Our recipes for the systems in the paper's tables."""
 _REFERENCES = ("popularity", "own-items", "item-knn", "ease")
 _PAPER_STAGE_ONE: Settings = {"stage1": "paper", "stage1_rounds": 200, "stage1_cohort": 100}
 _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
@@ -34,8 +34,8 @@ _AXES: Mapping[str, tuple[str, Sequence[int]]] = {
     "cohort": ("M, people in a round", (2, 5, 10, 15, 20, 25, 30, 35, 40)),
 }
 _OURS_ROUNDS = {"rounds": {}, "local_epochs": {"rounds": 20}, "cohort": {"rounds": 100}}
-"""Settings for the rows “our settings”, by axis. They have fewer than the usual 1,000 rounds of one
-epoch, because on these axes a round takes longer."""
+"""Settings for the rows “our settings”, by axis: fewer than the usual 1,000 rounds of one epoch,
+because a round takes longer on these axes."""
 _PAPER_NOISE: Settings = {
     **{"rounds": 80, "cohort": 30, "sampling": "fixed", "local_epochs": 100, "local_lr": 0.05},
     **{"server_optimizer": "plain", "server_lr": 1.0, "negatives": 2, "dislike_target": 0.0},

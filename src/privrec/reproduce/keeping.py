@@ -1,9 +1,9 @@
 """Runs one part of a reproduction and stores its result.
 
 A part is a recipe that is trained and tested, an attack, or a measurement. The file name of its
-result is a hash of everything that the result depends on: the settings, the data, the seed, and the
-code that it runs. The file is written completely and then renamed, so an existing file means a
-finished part. Other tables that need the same part read this file.
+result is a hash of what the result depends on: the settings, the data, the seed, and the code. So
+all tables that need the part find this file. It is written completely and then renamed, so an
+existing file means a finished part.
 """
 
 import ast
@@ -39,7 +39,7 @@ from privrec.runs.loop import train
 from privrec.simulate.cost import process_memory
 
 ACTIVE = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-"""Points of the activity curve: the share of people with at least this many items."""
+"""The points of the activity curve: the share of people with at least this many items."""
 _MUCH = 2.0e9
 """If a process has more bytes after a part, its compiled programs are dropped. Chosen by hand."""
 _ROOT = Path(__file__).parents[1]
@@ -75,10 +75,10 @@ class Kept(Document):
 
 
 def key_of(cell: Cell) -> str:
-    """Return the hash of everything that the result of a part depends on."""
+    """Return the hash of what the result of a part depends on."""
     needs_data = cell.kind != "epsilons"
-    # A recipe that chooses settings does not change given settings, even if these have their
-    # default values. So a part with given settings differs from a part without them.
+    # A recipe that chooses settings does not change those given, even if they have their default
+    # values. So a part with given settings differs from a part without them.
     chooses = bool(cell.recipe) and recipe_named(cell.recipe).choice is not None
     shaped = {
         **asdict(cell),
@@ -93,7 +93,7 @@ def key_of(cell: Cell) -> str:
 
 
 def place_of(cells: Path, key: str) -> Path:
-    """Return the file of a part; it exists if the part is finished."""
+    """Return the file of a part, which exists if the part is finished."""
     return cells / f"{key}.json"
 
 
@@ -115,7 +115,7 @@ def read_run(cells: Path, key: str) -> tuple[Evaluation, People | None]:
 def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
     """Run a part and write its result; `attack` is the function that runs an attack."""
     begun = time.perf_counter()
-    # Privacy warnings are ignored: these runs are experiments and protect nobody.
+    # These runs are experiments and protect nobody.
     with warnings.catch_warnings(action="ignore", category=PrivacyWarning):
         if cell.kind == "attack":
             figures = _play_attack(cell, Path(cells), key, attack)
@@ -124,7 +124,7 @@ def play(cell: Cell, cells: str, key: str, attack: Attacking) -> None:
     seconds = round(time.perf_counter() - begun, 2)
     kept = Kept(kind=cell.kind, name=cell.name, seconds=seconds, figures=figures)
     write_whole(place_of(Path(cells), key), kept.text())
-    if process_memory() > _MUCH:  # Drop the compiled programs of earlier parts.
+    if process_memory() > _MUCH:
         jax.clear_caches()  # type: ignore[no-untyped-call]
         gc.collect()
 
@@ -238,9 +238,8 @@ _MODELS = 10
 def estimates(cells: Mapping[str, Cell], folder: Path) -> dict[str, float]:
     """Return the seconds of each part: measured for finished parts, else estimated by a table.
 
-    The estimates are scaled by the measured times of finished parts with the same recipe and data.
-    If there are none, parts with the same kind and data are used, and otherwise the machine's
-    speed.
+    The estimates are scaled by the measured times of finished parts with the same recipe and data,
+    or else with the same kind and data, or else by the machine's speed.
     """
     kept = {key: read_part(folder, key) for key in cells}
     factors: dict[tuple[str, str], list[float]] = {}
@@ -269,7 +268,6 @@ _SHORT_PROGRAM = 0.055
 
 
 def _short_program() -> float:
-    """Return the seconds of a short computation in numpy and Python."""
     begun, values = time.perf_counter(), np.full((64, 128), 0.5, np.float32)
     for k in range(20_000):
         values = np.tanh(values + 0.01 * (k % 7))
@@ -299,7 +297,7 @@ def expected(cell: Cell) -> float:
 def code_version(kind: Kind, recipe: str) -> str:
     """Return a hash of the code that a part runs: its start modules and what they import.
 
-    Indirect imports count too. A module counts if it is in `_SHAPING` or is a start module itself.
+    Indirect imports count too. A module counts if it is in `_SHAPING` or is a start module.
     """
     starts = [f"privrec.{name}" for name in _STARTS[kind]]
     if recipe:
@@ -326,8 +324,8 @@ def _homes(recipe: str) -> list[str]:
 def _reached(starts: list[str]) -> set[str]:
     """Return the modules of privrec that these modules import, directly or indirectly.
 
-    Imports of modules outside of `_SHAPING` are not followed. Imports of the table of recipes are
-    not followed either, so that a change of one recipe does not invalidate the figures of another.
+    Imports of modules outside of `_SHAPING` are not followed. Neither are those of the table of
+    recipes, so that a change of one recipe does not invalidate the figures of another.
     """
     reached: set[str] = set()
     waiting = list(starts)
@@ -342,7 +340,7 @@ def _reached(starts: list[str]) -> set[str]:
 
 
 _TABLE = frozenset({"privrec.algorithms.recipes"})
-"""This module imports all recipes. The start modules include that of the part's own recipe."""
+"""This module imports all recipes; that of the part's own recipe is a start module."""
 
 
 @cache

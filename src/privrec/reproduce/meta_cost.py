@@ -1,7 +1,7 @@
 """Measures the seconds of a round of second-order MAML and of other trainings of the same network.
 
 The trainings take turns after each round, with the same people and cohorts. A round is timed from
-the draw of its cohort to the new parameters. The first round of each training is not counted. The
+the draw of its cohort to the new parameters. The first round of each training is left out. The
 paper says that MAML takes 1.1 to 1.3 times as long as Reptile.
 """
 
@@ -30,7 +30,7 @@ CONTENDERS = {
 def seconds_of_rounds(whole: Federation, *, cohort: int, rounds: int) -> dict[str, float]:
     """Return the median seconds of a round by the name of the training in `CONTENDERS`."""
     usual = configure("privrec", whole.name, {})
-    # All use the same people, instances and network. Only the training on a device differs.
+    # The trainings differ only in what a device does.
     same = {
         "negatives": usual.negatives,
         "dislike_target": usual.dislike_target,

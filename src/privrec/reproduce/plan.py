@@ -35,9 +35,9 @@ from privrec.types import OnProgress
 _SEEDED = ("run", "attack")
 """The kinds of parts whose result depends on the seed."""
 _ALONE = "rounds"
-"""The kind of parts that measure time: they run when no other part runs."""
+"""Parts of this kind measure time, so no other part runs beside them."""
 _MEMORY = 3e9
-"""The assumed peak memory of a part in bytes, for deciding whether two parts run at a time."""
+"""The assumed peak memory of a part in bytes, which decides whether two parts run at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Plan:
     """The work for some tables and figures: their lines by data set, and their parts by hash.
 
     A line is a row of the table or figure, and a part (`Cell`) is one run or measurement. Several
-    lines or tables may need the same part; `cells` has each part once.
+    lines or tables may need the same part; `cells` has it once.
     """
 
     scale: Scale
@@ -138,7 +138,7 @@ def play_plan(plan: Plan, *, jobs: int, attack: Attacking, on_progress: OnProgre
     """
     advance = partial(_tell, plan, on_progress)
     advance()
-    # Check that the folder can be written to before hours of work.
+    # The folder must be writable before hours of work.
     with file_errors(plan.folder, "make"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     missing = plan.missing()
@@ -235,7 +235,6 @@ def _numbers(plan: Plan, line: Line) -> list[Number]:
 
 
 def _with_printed(columns: _Columns, line: Line) -> list[Number]:
-    """Return the numbers of a line by column, together with the paper's numbers."""
     return [
         Number(
             panel=line.panel,
@@ -274,7 +273,6 @@ def _of_runs(runs: Sequence[tuple[Evaluation, People | None]], line: Line) -> _C
 
 
 def _mean_of_few(groups: Sequence[FewItems], k: int) -> _Measured:
-    """Return the mean over seeds of Hits@k for people with few items; None if there are none."""
     of_seeds = [
         Difference(by=group.hits[k] or 0.0, low=group.interval[k][0], high=group.interval[k][1])
         for group in groups

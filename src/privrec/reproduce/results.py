@@ -1,6 +1,6 @@
 """Results of a reproduction: numbers by panel, row and column, as JSON, CSV, LaTeX and Markdown.
 
-A panel is one table and one chart. All formats are made from the same numbers.
+A panel is one table and one chart of the same numbers.
 """
 
 import csv
@@ -49,8 +49,7 @@ class Result(Document):
     """`NAME.json`: the result for one of the paper's tables or figures.
 
     `says` is the paper's claim. `sentences` compare our numbers with it and are made by rules.
-    `notes` say how the numbers were measured. `commit` and `date` are set if the result was written
-    for docs/results.
+    `notes` say how the numbers were measured. `commit` and `date` are set in docs/results only.
     """
 
     name: str
@@ -132,7 +131,7 @@ _TEX = str.maketrans(
 def table_of(numbers: Sequence[Number], decimals: int = 3) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of a panel as text.
 
-    If the paper has numbers for a row, they follow in a row of their own.
+    The paper's numbers for a row follow in a row of their own.
     """
     columns = list(dict.fromkeys(number.column for number in numbers))
     known = {(number.row, number.column): number for number in numbers}
