@@ -258,12 +258,12 @@ def drawn_places(clients: Clients, *, seed: int, round_index: int, purpose: str)
 
 
 def grouped(owner: IntArray, words: Words) -> IntArray:
-    """Return the order by owner and then by random word, several times as fast as `np.lexsort`.
+    """Return the order by owner and then by random word, faster than `np.lexsort`.
 
     `words` are random 64-bit numbers that differ within an owner, as those of `client_words` do.
     """
     order = np.argsort(words)
-    # Sorting numbers of one or two bytes takes one pass.
+    # Numbers of one or two bytes (up to 65,536 owners) are sorted in one pass.
     short = owner.astype(np.min_scalar_type(int(owner.max(initial=0))))
     return order[np.argsort(short[order], kind="stable")]
 

@@ -77,7 +77,7 @@ PARTS = ("head", "middle", "tail")
 
 
 def parts_of(surprise: F64) -> IntArray:
-    """Return the index in `PARTS` of each item; each part has a third of all likes in training.
+    """Return the index in `PARTS` of each item; each part has about a third of the likes.
 
     `surprise` is -log2 of the share of people who like an item (`references.Fitted`). An item
     belongs to the head if the more popular items have less than a third of the likes, and so on.

@@ -21,9 +21,10 @@ CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
 class Held:
     """The data of some people in a test. All three fields have the same people in the same order.
 
-    `kept` is on the device. `hidden` has the other lines, but in the validation of leave-last not
-    those from the last like on. `tested` has the liked lines of `hidden` that are ranked; a person
-    without one is not tested.
+    `kept` is on the device. `hidden` has the other lines. In a validation, lines that only the
+    final test asks for are in neither: the last like and all lines after it (leave-last), or the
+    lines of the test file (files). `tested` has the liked lines of `hidden` that are ranked; a
+    person without one is not tested.
     """
 
     kept: Clients

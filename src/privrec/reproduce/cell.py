@@ -42,8 +42,8 @@ _QUICK_AXES: Mapping[str, Sequence[Any]] = {
 class Source:
     """Data to train on: `data` is an input of `load`.
 
-    `people` is the number of people that are drawn at random; 0 is all. If `lines` is not 0, they
-    are drawn only from people with at most this many interactions. `of` is the paper's data set
+    `people` is the number of people that are drawn at random; 0 is all. If `lines` is not 0, people
+    are drawn only from those with at most this many interactions. `of` is the paper's data set
     that this data is or replaces; "" if there is none.
     """
 
@@ -78,7 +78,11 @@ def _load(data: str, people: int, lines: int) -> Federation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One part. `settings` are those of the recipe, `asked` the other options of the part."""
+    """One part of the work: a training with its test, an attack, or a measurement.
+
+    `settings` are the changed settings of its recipe. `asked` are arguments that are not settings,
+    such as the `repetitions` of an attack or the `cohort` of a table of ε.
+    """
 
     kind: Kind
     source: Source

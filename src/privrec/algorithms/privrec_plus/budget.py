@@ -333,7 +333,10 @@ def rounds_work(
 def _fewer_items(
     needed: Callable[[int], int], items: int, free: int, *, exact: PlusSettings | None
 ) -> str:
-    """Return the advice of an error message: settings that fit into `free` bytes of memory."""
+    """Return the advice of an error message: the most `history_items` that fit into `free` bytes.
+
+    Without noise, the subspace is named too, and its memory is not checked here.
+    """
     fewer = most(needed, free, items)
     ways = ["`history` to 'subspace'"] if exact else []
     if fewer:

@@ -87,8 +87,9 @@ def _shares(told: Told, people: Entries, items: Turned) -> _Shares:
 def sweeps_device(layout: Layout, columns: int) -> DeviceHalf:
     """Return the device's half of a round.
 
-    A person contributes ((1 + α)t - α uᵀp_i) u for each of her items i, and u·uᵀ. After the first
-    round of a sweep, t is 0. The first `columns` columns of a row are items.
+    A person contributes ((1 + α)t - α uᵀp_i) u for each of her items i, and u·uᵀ. In the first
+    round of a sweep, t is the item's target (`opinion.py`) and p_i its vector. In later rounds p_i
+    is a direction, and the server sets t to 0. The first `columns` columns of a row are items.
     """
 
     def entries(clients: Clients) -> Entries:
