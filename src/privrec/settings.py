@@ -73,8 +73,8 @@ class RunSettings(BaseModel):
     protocol: Literal["auto", ProtocolName] = "auto"
     """Who trains and what is tested; auto is files for data with a test file, else halves."""
     candidates: Literal["auto", Candidates] = "auto"
-    """The items that a tested item is ranked among: unseen (in none of the person's lines), not-kept
-    (not on her device), or auto (not-kept under the protocol files, else unseen)."""
+    """The items that a tested item is ranked among: unseen (in none of the person's lines),
+    not-kept (not on her device), or auto (not-kept under the protocol files, else unseen)."""
 
     def __repr__(self) -> str:
         own = {key: value for key, value in self if value != type(self).model_fields[key].default}
