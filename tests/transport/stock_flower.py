@@ -16,8 +16,9 @@ BIN = ROOT / ".venv-flower" / "bin"
 """Flower has strict requirements, so it has an environment of its own: `make flower`."""
 WAIT = 900.0
 _TLS = """
-openssl req -x509 -newkey rsa:2048 -nodes -sha256 -subj /O=x/CN=x-CA -days 2 -keyout ca.key -out ca.crt \
-    -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign
+openssl req -x509 -newkey rsa:2048 -nodes -sha256 -subj /O=x/CN=x-CA -days 2 -keyout ca.key \
+    -out ca.crt -addext basicConstraints=critical,CA:TRUE \
+    -addext keyUsage=critical,keyCertSign,cRLSign
 openssl req -newkey rsa:2048 -nodes -subj /O=x/CN=localhost -keyout server.key -out server.csr
 printf "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n" > ext.cnf
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.pem -days 2 \
@@ -47,7 +48,8 @@ class Flower:
     @property
     def environment(self) -> dict[str, str]:
         """Variables under which nothing of Flower or Ray calls home or installs anything."""
-        ours = {name: os.environ[name] for name in os.environ if not name.startswith("FLWR")}
+        no = ("FLWR", "PYTHONDONTWRITEBYTECODE")  # Each message starts a process.
+        ours = {name: os.environ[name] for name in os.environ if not name.startswith(no)}
         return ours | {
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "FLWR_HOME": str(self.path),
@@ -159,7 +161,9 @@ def federation(
     local = make_local(path, recipe, data, nodes=nodes, settings=terms)
     for number in range(nodes):
         node = local.node(number)
-        said = flower.done("privrec", "federate", "flower-node", node, "--terms", local.server.terms)
+        said = flower.done(
+            "privrec", "federate", "flower-node", node, "--terms", local.server.terms
+        )
         assert f'privrec-node="{node}"' in said
     words = ("--out", path / "app", "--nodes", path / "nodes")
     flower.done("privrec", "federate", "flower-app", local.server.path, *words)

@@ -1,4 +1,4 @@
-"""Bytes in Flower's messages: the same bytes that travel over HTTPS, and the greeting of a node."""
+"""Bytes in Flower's messages: the same bytes that travel over HTTPS."""
 
 from flwr.app import Array, ArrayRecord, Message
 
@@ -16,8 +16,3 @@ def content_of(message: Message) -> bytes:
     record = message.content.array_records.get(_NAME) if message.has_content() else None
     array = None if record is None else record.get(_NAME)
     return b"" if array is None else bytes(array.data)
-
-
-def greeting(fingerprint: str, challenge: bytes) -> bytes:
-    """Return what a node signs to say who it is, under these terms."""
-    return f"privrec flower {fingerprint} ".encode() + challenge

@@ -26,7 +26,8 @@ from privrec.protocol.server import ServerStatus
 from privrec.runs.api import open_run
 from privrec.runs.run import export_run
 from privrec.transport.flower.app import SERVER
-from privrec.transport.flower.payload import content_of, greeting, record_of
+from privrec.transport.flower.node import greeting
+from privrec.transport.flower.payload import content_of, record_of
 from privrec.transport.link import Link
 from privrec.transport.run_server import serve
 
