@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from loopback import Loopback, noised
+from privrec.algorithms.recipes import configure, prepare
 from privrec.data.federation import Federation
 from privrec.protocol.node import Node
+from privrec.testing import small
 
 
 class Forgetful(Loopback):
@@ -30,11 +32,17 @@ class Forgetful(Loopback):
         return Anew()
 
 
-@pytest.mark.parametrize("noise_from", ["server", "nodes"])
+@pytest.mark.parametrize(
+    ("recipe", "noise_from"),
+    [("dp-privrec-plus", "server"), ("dp-privrec-plus", "nodes"), ("privrec-plus", "server")],
+)
 def test_nodes_made_anew_for_each_request_give_the_same_sum(
-    noise_from: str, data: Federation, tmp_path: Path
+    recipe: str, noise_from: str, data: Federation, tmp_path: Path
 ) -> None:
-    prepared = noised("dp-privrec-plus", data, noise_multiplier=1e-6)
+    """Also of a recipe without a bound."""
+    noise = {"noise": "secure", "noise_multiplier": 1e-6, "epsilon": None}
+    settings = small(recipe, **(noise if recipe.startswith("dp") else {}))
+    prepared = prepare(configure(recipe, data.name, settings), data)
     more: dict[str, Any] = {"noise_from": noise_from, "missing": 0.0}
     usual = Loopback(prepared, tmp_path / "usual", **more).play()
     anew = Forgetful(prepared, tmp_path / "anew", **more).play()

@@ -1,5 +1,6 @@
 """A stock Flower on this machine: a SuperLink, SuperNodes with keys of their own, and TLS."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -8,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from privrec.transport.local import LocalFederation, free_port, make_local
 
@@ -92,6 +95,13 @@ class Flower:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def kill_all(self) -> None:
+        """Kill what runs with this Flower's files: the SuperLink of the engine stays by itself."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("FLWR_HOME") == str(self.path):
+                    process.kill()
 
     def node(self, number: int, config: str) -> Any:
         """Return a context in which a SuperNode runs."""

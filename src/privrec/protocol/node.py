@@ -115,7 +115,7 @@ class Reveals:
 class SavedNode(BaseModel):
     """The state of a node between two requests of one attempt (`SavedRound` says what it has)."""
 
-    model_config = ConfigDict(frozen=True, ser_json_bytes="hex", val_json_bytes="hex")
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     at: Attempt
     round: SavedRound
