@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,8 +158,8 @@ def test_a_run_over_flower_promises_nothing_against_the_server(
     noise_from: str, data: Federation, tmp_path: Path
 ) -> None:
     prepared = noised("dp-privrec-plus", data, rounds=0)
-    more = {"noise_from": noise_from, "missing": 0.0}
-    net = Loopback(prepared, tmp_path / "net", transport="flower", **more)
+    more: dict[str, Any] = {"noise_from": noise_from, "missing": 0.0, "transport": "flower"}
+    net = Loopback(prepared, tmp_path / "net", **more)
     plan = net.run()
     assert promised(net.terms, phases_of(plan))[1] == np.inf
     fields = {name: getattr(net.terms, name) for name in Terms.model_fields.keys() - {"transport"}}
