@@ -175,6 +175,8 @@ def test_a_run_over_flower_promises_nothing_against_the_server(
 def test_the_commands_prepare_a_run(scratch: Path, refused: Refused) -> None:
     fed = made(scratch / "fed")
     node = fed.node(0)
+    done("federate", "flower-node", node, "--terms", fed.server.terms, "--dry-run")
+    assert not accepted_terms(node).exists()
     told = done("federate", "flower-node", node, "--terms", fed.server.terms)
     assert f'privrec-node="{node}"' in told
     assert "over Flower" in told

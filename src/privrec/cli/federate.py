@@ -270,7 +270,8 @@ def _show_server(folder: Path) -> None:
     place, terms, _ = read_server(folder)
     _show_terms(terms)
     _show_days_left(folder)
-    print_line(f"give every node: {place.terms} and {place.ca}")
+    certificate = f" and {place.ca}" if terms.transport is None else ""
+    print_line(f"give every node: {place.terms}{certificate}")
 
 
 @federate_app.command(
@@ -332,17 +333,22 @@ def flower_app(
 def flower_node(
     folder: NodeArgument,
     terms: Annotated[Path, typer.Option(help="The server's terms.json.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what you would agree to, and with whom.")
+    ] = False,
 ) -> None:
     """Accept terms for a node whose SuperNode runs Flower; prints what you agree to."""
     with plain_errors():
         from privrec.transport.flower.app import NODE, accept
 
-        accept(folder, terms)
+        accept(folder, terms, dry_run=dry_run)
         _show_agreement(folder, terms)
         print_line(
             "over Flower, your SuperNode runs the code of whoever starts a run there: these terms"
             " do not protect you from them"
         )
+        if dry_run:
+            return
         config = shlex.quote(f"{NODE}={toml_value(str(folder.resolve()))}")
         print_line(f"start your SuperNode with: flower-supernode … --node-config {config}")
 

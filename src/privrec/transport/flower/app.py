@@ -73,11 +73,12 @@ def node_folders(path: Path) -> list[Path]:
     return sorted(key.parent for key in path.glob("*/key"))
 
 
-def accept(node: Path, terms_path: Path) -> Terms:
-    """Store the terms in a node's folder, which accepts them for runs over Flower."""
+def accept(node: Path, terms_path: Path, *, dry_run: bool = False) -> Terms:
+    """Check the terms, and store them in a node's folder: they are accepted for Flower."""
     terms = read_terms(terms_path)
     check_transport(terms, "flower")
     with locked(node):
         open_node(node, terms)
-        write_private(accepted_terms(node), terms.json_text.encode())
+        if not dry_run:
+            write_private(accepted_terms(node), terms.json_text.encode())
     return terms
