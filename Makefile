@@ -4,6 +4,7 @@ BIN := .venv/bin
 CORE := .venv/.core
 READY := .venv/.ready
 PEERS := .venv-peers/.ready
+FLOWER := .venv-flower/.ready
 ONLY ?=
 # Where this is set, each of the many processes of the tests compiles every library again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,7 +14,7 @@ UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install --quiet --python $(BIN)/python -c cons
 	|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e $(1)
 endef
 
-.PHONY: demo test test-all slow check lint types quick bench docs setup clean
+.PHONY: demo test test-all slow check lint types quick bench docs flower setup clean
 
 setup: $(READY)
 
@@ -61,7 +62,7 @@ test: lint
 test-all: test slow
 
 slow: $(READY)
-	PRIVREC_EXAMPLES=many $(BIN)/pytest -m 'slow or hypothesis' -n 3 --dist loadfile
+	PRIVREC_EXAMPLES=many $(BIN)/pytest --ignore tests/transport/test_flower.py -m 'slow or hypothesis' -n 3 --dist loadfile
 
 bench: $(READY) $(PEERS)
 	$(BIN)/python bench/run.py $(ONLY)
@@ -72,5 +73,17 @@ $(PEERS): bench/peers/requirements.txt bench/peers/constraints.txt
 		-c bench/peers/constraints.txt -r bench/peers/requirements.txt
 	@touch $(PEERS)
 
+# Whole trainings on stock Flower: some minutes, in which each message starts a process.
+flower: $(READY) $(FLOWER)
+	$(BIN)/pytest tests/transport/test_flower.py
+
+# Flower has strict requirements, so its tests have an environment of their own.
+$(FLOWER): $(READY) pyproject.toml tests/transport/flower-constraints.txt
+	$(PYTHON) -m venv .venv-flower
+	UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install --quiet --compile-bytecode \
+		--python .venv-flower/bin/python \
+		-c tests/transport/flower-constraints.txt -e '.[flower]' 'flwr[simulation]'
+	@touch $(FLOWER)
+
 clean:
-	rm -rf .venv .venv-peers runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis bench.json
+	rm -rf .venv .venv-peers .venv-flower runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis bench.json

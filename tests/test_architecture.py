@@ -44,6 +44,7 @@ HOMES = {
     "typer": {"cli"},
     "jinja2": {"show"},
     "httpx": {"transport"},
+    "flwr": {"transport"},
     "starlette": {"show", "transport"},
     "uvicorn": {"show", "transport"},
     "rich": {"cli"},
@@ -121,6 +122,14 @@ def test_imports_point_one_way() -> None:
         if (why := wrong_import(part, name))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_flower_is_used_by_its_public_modules_and_in_one_place() -> None:
+    """Its other modules change with each version, and privrec works without it."""
+    public = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+    for _, place, _, tree in modules():
+        used = {name for name in imports(tree) if name.split(".")[0] == "flwr"}
+        assert used <= (public if place.startswith("transport/flower/") else set()), place
 
 
 def test_few_modules_lie_in_the_root() -> None:

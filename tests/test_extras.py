@@ -40,5 +40,6 @@ def test_each_extra_brings_what_its_commands_need() -> None:
     for extra, library, _ in NEEDS:
         found = {line.split(">")[0] for line in extras[extra]}
         assert library in found
-    usual = {line for name in extras if name != "dev" for line in extras[name]}
+    # Flower has strict requirements of its own, so its tests have another environment.
+    usual = {line for name in extras.keys() - {"dev", "flower"} for line in extras[name]}
     assert usual <= set(extras["dev"])

@@ -19,10 +19,9 @@ from privrec.protocol.coding import coding_of, layout_of
 from privrec.protocol.server import executor
 from privrec.protocol.terms import phases_of, plan_of
 from privrec.runs import folder as records
-from privrec.runs.ledger import ledger_of
 from privrec.runs.loop import play_stages
-from privrec.testing import small
 from rounding import coding_error
+from same import PLAIN_STEPS, assert_same_run, without_noise
 from subspace import SUBSPACE
 from tiny import PLUS_WAYS, each_recipe, go_plus_way, new_folder
 
@@ -31,9 +30,6 @@ SECOND = "privrec-plus-with-a-second-opinion"
 LARGE = "dp-privrec-plus-with-many-items"
 NAMES = [*RECIPES, "subspace", IN_SUBSPACE, SECOND, LARGE, *PLUS_WAYS]
 CENTRAL = {"privrec-cen", "ncf", "popularity", "own-items", "item-knn", "ease"}
-CLOSE = 1e-5
-PLAIN_STEPS = {"server_optimizer": "plain", "server_lr": 1.0}
-"""For coded sums: Adam divides a gradient by its size, so the coding's error can grow."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,27 +47,6 @@ def _example_in_the_table() -> Any:
         for name in PLUS_WAYS:
             patch.setitem(RECIPES, name, RECIPES["dp-privrec-plus"])
         yield
-
-
-def without_noise(recipe: str, **more: Any) -> dict[str, Any]:
-    """Return small settings under which nothing is noised and cohorts come from the seed."""
-    # Eight vectors need more than eight people, or some of them are arbitrary.
-    settings = small(recipe, cohort=30 if recipe == "subspace" else 8, neighbours=0, **more)
-    noise = {"noise": "seeded", "noise_multiplier": 0.0, "epsilon": None}
-    return {**settings, **(noise if "noise_multiplier" in settings else {})}
-
-
-def params_of(folder: records.RunFolder) -> dict[str, Any]:
-    """Return the parameters; factors of a product only as their product.
-
-    The factors are eigenvectors, which are defined up to a rotation where eigenvalues are equal.
-    """
-    found = records.read_arrays(folder.params_path)
-    if "items/out" not in found:
-        return found
-    found.pop("public/vectors", None)  # Eigenvectors too; `items/out` follows from them.
-    out = found.pop("items/out").T.astype(np.float64)
-    return {k: v @ out if k.startswith("history/") else v for k, v in found.items()}
 
 
 @pytest.mark.parametrize("how", ["plain", "masked"])
@@ -93,12 +68,7 @@ def test_a_federation_learns_what_the_simulator_learns(
     run = net.run()
     together = records.create_run(tmp_path / "run", run.task.settings, "{}", None)
     play_stages(run, together, network=net.server.network())
-    one, other = params_of(alone), params_of(together)
-    assert one.keys() == other.keys()
-    for name in one:
-        scale = max(1.0, float(np.abs(one[name]).max(initial=0.0)))
-        np.testing.assert_allclose(other[name], one[name], atol=CLOSE * scale, rtol=0, err_msg=name)
-    assert ledger_of(together).entries == ledger_of(alone).entries
+    assert_same_run(alone, together)
 
 
 @pytest.mark.parametrize(

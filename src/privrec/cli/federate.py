@@ -33,6 +33,7 @@ from privrec.cli.options import (
 )
 from privrec.cli.rank import show_evaluation
 from privrec.errors import FederationError, PrivrecError
+from privrec.toml import toml_value
 
 if TYPE_CHECKING:
     from privrec.evaluation.ranking import EvalReport
@@ -269,7 +270,8 @@ def _show_server(folder: Path) -> None:
     place, terms, _ = read_server(folder)
     _show_terms(terms)
     _show_days_left(folder)
-    print_line(f"give every node: {place.terms} and {place.ca}")
+    certificate = f" and {place.ca}" if terms.transport is None else ""
+    print_line(f"give every node: {place.terms}{certificate}")
 
 
 @federate_app.command(
@@ -303,6 +305,52 @@ def node(
             server=server,
             on_state=_print_state,
         )
+
+
+@federate_app.command(
+    name="flower-app", epilog=examples("privrec federate flower-app my-server --out app")
+)
+def flower_app(
+    folder: ServerArgument,
+    out: Annotated[Path, typer.Option(help="The app's folder, made anew.")],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(help="The folder of all nodes' folders, for Flower's simulation engine."),
+    ] = None,
+) -> None:
+    """Write the app that 'flwr run' takes, for a server whose terms have transport=flower."""
+    with plain_errors():
+        from privrec.transport.flower.app import write_app
+
+        write_app(out, folder, nodes)
+        print_line(f"start the training, or go on with it, with: flwr run {shlex.quote(str(out))}")
+
+
+@federate_app.command(
+    name="flower-node",
+    epilog=examples("privrec federate flower-node my-node --terms terms.json"),
+)
+def flower_node(
+    folder: NodeArgument,
+    terms: Annotated[Path, typer.Option(help="The server's terms.json.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what you would agree to, and with whom.")
+    ] = False,
+) -> None:
+    """Accept terms for a node whose SuperNode runs Flower; prints what you agree to."""
+    with plain_errors():
+        from privrec.transport.flower.app import NODE, accept
+
+        accept(folder, terms, dry_run=dry_run)
+        _show_agreement(folder, terms)
+        print_line(
+            "over Flower, your SuperNode runs the code of whoever starts a run there: these terms"
+            " do not protect you from them"
+        )
+        if dry_run:
+            return
+        config = shlex.quote(f"{NODE}={toml_value(str(folder.resolve()))}")
+        print_line(f"start your SuperNode with: flower-supernode … --node-config {config}")
 
 
 @federate_app.command(
@@ -438,9 +486,10 @@ def _terms_line(terms: "Terms") -> str:
     noise = ""
     if terms.settings.budget.mechanism != "none":
         noise = f", noise from {'the nodes' if terms.noise_from == 'nodes' else 'the server'}"
+    network = "TLS, authenticated nodes" if terms.transport is None else "over Flower"
     return (
         f"federation of {len(terms.members)} nodes, {terms.people:,} people:"
-        f" {terms.settings.recipe}, {sums}{noise}, TLS, authenticated nodes"
+        f" {terms.settings.recipe}, {sums}{noise}, {network}"
     )
 
 

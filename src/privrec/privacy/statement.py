@@ -111,6 +111,15 @@ SEES_SUMS = (
     "which adds the noise, sees each exact sum over all nodes that took part, though no single "
     "node's as long as it follows the protocol, and is trusted to keep none"
 )
+SEES_NOISED = (
+    "which sees each sum only with the noise of the nodes, as long as it follows the protocol, and "
+    "is trusted to follow it"
+)
+OVER_FLOWER = (
+    " The messages went over Flower, where nodes run the code that comes with a run: whoever starts"
+    " runs there could send other code that reads people's data, and nothing here holds against"
+    " that."
+)
 AGAINST_SERVER = (
     " The server is covered too, whether it follows the protocol or not, as long as at least "
     "{honest} of the {nodes} nodes are honest: the nodes add the noise. The "

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from privrec.algorithms.recipes import plan_on_device, settings_of
 from privrec.core.contribution import Contribution, told_to_bytes
@@ -43,7 +43,7 @@ from privrec.protocol.coding import Coding, SumLayout, coding_of, layout_of
 from privrec.protocol.enrolment import NodeFolder, read_people
 from privrec.protocol.masks import Words, default_degree
 from privrec.protocol.noise import discrete_gaussian, gap, node_deviation
-from privrec.protocol.secure_sum import BadDealer, NodeRound
+from privrec.protocol.secure_sum import BadDealer, NodeRound, SavedRound
 from privrec.protocol.terms import Terms, catalogue_hash
 from privrec.protocol.wire import Attempt, Request
 from privrec.types import F64, IntArray, Leaf
@@ -112,6 +112,18 @@ class Reveals:
         write_private(self._path, self._helped.model_dump_json().encode())
 
 
+class SavedNode(BaseModel):
+    """The state of a node between two requests of one attempt (`SavedRound` says what it has)."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    at: Attempt
+    round: SavedRound
+    clip_norm: float
+    masked: str
+    masked_at: float
+
+
 class Node:
     """A node, with its people, its keys and the state of its present round.
 
@@ -142,6 +154,35 @@ class Node:
         self._round: NodeRound | None = None
         self._clip_norm = 0.0
         self._masked, self._masked_at = "", 0.0
+
+    def saved(self) -> bytes:
+        """Return the state of the present attempt, for a process that answers its next request.
+
+        The state has the secrets of the attempt. It is empty if there is no attempt.
+        """
+        if self._round is None or self._at is None:
+            return b""
+        state = SavedNode(
+            at=self._at,
+            round=self._round.saved(),
+            clip_norm=self._clip_norm,
+            masked=self._masked,
+            masked_at=self._masked_at,
+        )
+        return state.model_dump_json().encode()
+
+    def restore(self, saved: bytes) -> None:
+        """Go on from a state that `saved` returned. Each state must be used once."""
+        state = SavedNode.model_validate_json(saved)
+        self._at, self._clip_norm = state.at, state.clip_norm
+        self._masked, self._masked_at = state.masked, state.masked_at
+        self._round = NodeRound(
+            me=self._number,
+            context=state.round.context,
+            sign=self._sign,
+            verify=self._verify,
+            saved=state.round,
+        )
 
     def handle(self, request: bytes) -> bytes:
         """Return the signed reply to a request. The reply refuses a request against the terms."""

@@ -50,8 +50,10 @@ of all other nodes in these sets.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import urandom
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from privrec.errors import FederationError
 from privrec.protocol import masks
@@ -59,6 +61,7 @@ from privrec.protocol.masks import (
     ADVERTISED,
     KINDS,
     SHARE_BYTES,
+    KeyPair,
     Roster,
     Words,
     by_node,
@@ -92,12 +95,36 @@ class BadDealer(FederationError):
         self.node = node
 
 
+class SavedRound(BaseModel):
+    """The state of a `NodeRound`, with its secrets, between two steps.
+
+    It never leaves the machine of its node. Each saved state must be used once: two vectors with
+    the same masks would show their difference.
+    """
+
+    model_config = ConfigDict(frozen=True, ser_json_bytes="hex", val_json_bytes="hex")
+
+    context: bytes
+    cipher: tuple[bytes, bytes]
+    pair: tuple[bytes, bytes]
+    seed: bytes
+    advertised: dict[str, bytes]
+    keys: dict[int, dict[str, bytes]]
+    threshold: int
+    degree: int
+    held: dict[int, tuple[bytes, bytes]]
+    masks: dict[int, bytes]
+    agreed: tuple[int, ...] | None
+    last: str
+
+
 class NodeRound:
     """The steps of one node in one attempt of a round.
 
     Each step comes once and in order; after a failed step, no other step is possible. `context`
     names the federation, the run, the round and the attempt. `sign` signs with the node's enrolment
     key. `verify(node, message, signature)` checks a signature of another node.
+    With `saved`, the attempt goes on from this state.
     """
 
     def __init__(
@@ -107,16 +134,44 @@ class NodeRound:
         context: bytes,
         sign: Callable[[bytes], bytes],
         verify: Callable[[int, bytes, bytes], bool],
+        saved: SavedRound | None = None,
     ) -> None:
         number(me)
         self._me, self._context, self._sign, self._verify = me, context, sign, verify
         self._cipher, self._pair, self._seed = masks.new_keys(), masks.new_keys(), urandom(32)
         self._advertised: dict[str, bytes] = {}
         self._roster: Roster
+        self._dealt: dict[str, Any] = {"keys": {}, "threshold": 0, "degree": 0}
         self._held: dict[int, tuple[bytes, bytes]] = {}
         self._masks: dict[int, bytes] = {}
         self._agreed: tuple[int, ...] | None = None
         self._last = "start"
+        if saved is not None:
+            self._restore(saved)
+
+    def saved(self) -> SavedRound:
+        """Return the state after the last step."""
+        return SavedRound(
+            context=self._context,
+            cipher=self._cipher,
+            pair=self._pair,
+            seed=self._seed,
+            advertised=self._advertised,
+            **self._dealt,
+            held=self._held,
+            masks=self._masks,
+            agreed=self._agreed,
+            last=self._last,
+        )
+
+    def _restore(self, saved: SavedRound) -> None:
+        self._cipher, self._pair = KeyPair(*saved.cipher), KeyPair(*saved.pair)
+        self._seed = saved.seed
+        self._advertised, self._held, self._masks = saved.advertised, saved.held, saved.masks
+        self._agreed, self._last = saved.agreed, saved.last
+        if saved.keys:
+            self._dealt = {name: getattr(saved, name) for name in self._dealt}
+            self._roster = Roster.of(**self._dealt, context=self._context)
 
     @contextmanager
     def _step(self, step: str) -> Iterator[None]:
@@ -156,6 +211,7 @@ class NodeRound:
                 if not self._verify(node, statement, parts["signature"]):
                     raise FederationError(f"the signature of node {node} is not valid")
             self._roster = roster
+            self._dealt = {"keys": roster.keys, "threshold": threshold, "degree": degree}
             holders, needed = roster.holders(self._me), roster.needed(self._me)
             seeds = masks.split(self._seed, needed, len(holders))
             privates = masks.split(self._pair.private, needed, len(holders))

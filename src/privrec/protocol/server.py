@@ -207,7 +207,10 @@ class Server:
         }
         if terms.noise_from == "nodes":
             about |= {"honest": terms.honest, "sums_of_a_round": terms.sums}
+        if terms.noise_from == "nodes" and math.isfinite(self.epsilon):
             about |= {"epsilon_of_server": self.epsilon}
+        if terms.transport is not None:
+            about |= {"transport": terms.transport}
         return Network(run=executor(self), about=about, begun=self.unmasking.people)
 
     @property

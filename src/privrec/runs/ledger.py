@@ -21,7 +21,7 @@ from privrec.errors import PrivrecError, RunFolderError
 from privrec.privacy.calibrate import Sums, people_needed, refuse_large_delta, too_few_words
 from privrec.privacy.ledger import PrivacyLedger
 from privrec.privacy.release import Adjacency, Release, Sampling
-from privrec.privacy.statement import SEES_NODES, SEES_SUMS, NodeNoise
+from privrec.privacy.statement import SEES_NODES, SEES_NOISED, SEES_SUMS, NodeNoise
 from privrec.runs.documents import NOT_JSON, Document, RoundLine, fault_in
 from privrec.runs.folder import (
     RunFolder,
@@ -42,7 +42,7 @@ def _as_sampling(value: object) -> object:
 class LedgerLine(Document):
     """One release. The fields are in the order of the file; only fields that were set are written.
 
-    Only a federation has the fields from `sums` to `epsilon_of_server`, which say how it computes
+    Only a federation has the fields from `sums` to `transport`, which say how it computes
     sums. Only the recipe `fedgnn` has `local_noise` and `exchange`, which say what its devices do.
     Lines of earlier versions lack `numbers`.
     """
@@ -58,6 +58,7 @@ class LedgerLine(Document):
     honest: int = 0
     sums_of_a_round: int = 0
     epsilon_of_server: float = math.inf
+    transport: Literal["flower"] | None = None
     local_noise: dict[str, object] | None = None
     exchange: str | None = None
     mechanism: MechanismName
@@ -288,6 +289,8 @@ def server_of(lines: Sequence[LedgerLine]) -> str | NodeNoise | None:
         return SEES_NODES
     if any(line.noise_from != "nodes" for line in lines):
         return SEES_SUMS
+    if any(line.transport for line in lines):
+        return SEES_NOISED
     return NodeNoise(
         nodes=min(line.nodes for line in lines),
         honest=max(line.honest for line in lines),

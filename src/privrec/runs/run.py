@@ -28,7 +28,7 @@ from privrec.errors import PrivacyWarning, PrivrecError, RunFolderError, Setting
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
 from privrec.privacy.ledger import PrivacyLedger
-from privrec.privacy.statement import PrivacyReport, privacy_report
+from privrec.privacy.statement import OVER_FLOWER, PrivacyReport, privacy_report
 from privrec.runs import folder as records
 from privrec.runs.bar import progress_bar
 from privrec.runs.documents import Evaluation, RoundFigures, RoundLine
@@ -219,6 +219,9 @@ class Run:
             undeclared=self.catalogue.undeclared,
             item_features=named(self.config, self.catalogue) if named else (),
         )
+        if any(line.transport for line in lines):
+            told = report.statement + OVER_FLOWER, report.short + OVER_FLOWER
+            report = replace(report, statement=told[0], short=told[1])
         if few := too_few_have_learned(lines):
             whole, short_ = (f"{words} {few}" for words in (report.statement, report.short))
             report = replace(report, statement=whole, short=short_)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +19,19 @@ from privrec.protocol.certificates import (
 )
 from privrec.protocol.enrolment import NodeFolder, read_people
 from privrec.protocol.node import Node, Reveals
-from privrec.protocol.terms import Terms, catalogue_hash, phases_of, plan_of, read_terms
+from privrec.protocol.terms import (
+    Terms,
+    catalogue_hash,
+    check_transport,
+    phases_of,
+    plan_of,
+    read_terms,
+)
 from privrec.transport.client import serve
 from privrec.transport.processes import end_with_parent
 
 
-def open_node(path: Path, terms: Terms) -> Node:
+def open_node(path: Path, terms: Terms, *, clock: Callable[[], float] = time.monotonic) -> Node:
     """Return the node with its key and its people's data; raise unless it fits the terms."""
     folder = NodeFolder(path)
     people, catalogue = read_people(folder)
@@ -54,6 +62,7 @@ def open_node(path: Path, terms: Terms) -> Node:
             0 <= node < len(keys) and verify(keys[node], content, made)
         ),
         reveals=Reveals(folder.reveals(terms.fingerprint)),
+        clock=clock,
     )
 
 
@@ -67,6 +76,7 @@ def serve_node(
 ) -> None:
     """Answer the server's requests for the people of this node, until SIGTERM or SIGINT."""
     known = read_terms(terms)
+    check_transport(known, None)
     with locked(path):
         node = open_node(path, known)
         serve(node.handle, server=server, ca=ca, key=NodeFolder(path).key, on_state=on_state)
@@ -75,6 +85,7 @@ def serve_node(
 def check_node(path: Path, *, terms: Path, ca: Path) -> None:
     """Raise unless the folder, the terms and the certificate are valid and fit together."""
     known = read_terms(terms)
+    check_transport(known, None)
     if not path.is_dir():
         raise FederationError(f"{path} is no folder of a node")
     open_node(path, known)

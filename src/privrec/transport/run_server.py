@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from privrec.errors import FederationError
 from privrec.protocol.certificates import verify
 from privrec.protocol.enrolment import read_server, running
 from privrec.protocol.server import Server, ServerStatus, Unmasking
-from privrec.protocol.terms import phases_of, plan_of, promised
+from privrec.protocol.terms import check_transport, phases_of, plan_of, promised
 from privrec.runs import folder as records
 from privrec.runs.loop import play_stages
 from privrec.simulate.cost import check_memory
@@ -32,14 +33,17 @@ def serve(
     check: Callable[[], None] = lambda: None,
     on_progress: OnProgress | None = None,
     connect: OpenLink = open_link,
+    transport: Literal["flower"] | None = None,
 ) -> Path:
     """Train by the terms until the run is done; return the run folder.
 
     A run that was stopped goes on from its last round. `wait` is the time in seconds that nodes
     have to connect before the first round. Meanwhile `check` is called every half second; it may
-    raise. `watch` is called with the status of the server after each change.
+    raise. `watch` is called with the status of the server after each change. `connect` opens the
+    link to the nodes; its `transport` must be that of the terms.
     """
     folder, terms, catalogue = read_server(path)
+    check_transport(terms, transport)
     plan = plan_of(terms, catalogue)
     check_memory(phases_of(plan))
     keys = [member.public_key for member in terms.members]
