@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
+from crowd import many_nodes
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from figures import Figure
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "exchanges": exchanges,
     "masking": masking,
     "two-nodes": two_nodes,
+    "many-nodes": many_nodes,
     "watch": watch,
 }
 
