@@ -123,7 +123,7 @@ def check_sum(local: LocalFederation, out: Path, number: int, stayed: list[int])
 def federation(folder: Path) -> LocalFederation:
     """Return a federation of a thousand nodes with two or three people each."""
     # A share of 0.2 drops out, and by chance more of a node's 80 neighbours.
-    settings = {"missing": 0.4, "deadline": 180.0, "rounds": 0}
+    settings = {"missing": 0.4, "deadline": 400.0, "rounds": 0}
     return make_local(
         folder / "federation",
         "privrec-plus",

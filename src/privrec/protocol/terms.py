@@ -41,7 +41,7 @@ from privrec.protocol.noise import least_honest, least_survivors, whole_nodes
 from privrec.settings import Count, RunSettings, Share, Size
 from privrec.types import IntArray
 
-VERSION: Literal[4] = 4
+VERSION: Literal[5] = 5
 """The version of the format of the terms and of the messages."""
 
 
@@ -94,7 +94,7 @@ class Terms(Document):
     repeat the round. There is a limit, so that a server cannot average the noise out.
     """
 
-    version: Literal[4] = VERSION
+    version: Literal[5] = VERSION
     name: str
     settings: Annotated[SerializeAsAny[RunSettings], BeforeValidator(_to_settings)]
     catalogue: str
