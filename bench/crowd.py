@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,13 +30,13 @@ MIB = 2**20
 IDLE_SECONDS = 60.0
 
 
+@dataclass(frozen=True)
 class Crowd:
     """A server in a process, and processes with some nodes each."""
 
-    def __init__(
-        self, server: "subprocess.Popen[bytes]", nodes: list["subprocess.Popen[bytes]"]
-    ) -> None:
-        self.server, self.nodes = server, nodes
+    server: "subprocess.Popen[bytes]"
+    port: int
+    nodes: list["subprocess.Popen[bytes]"]
 
     def hear(self) -> dict[str, Any]:
         """Return the next line of the server."""
@@ -63,7 +64,7 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(local: LocalFederation) -> Iterator[tuple[Crowd, dict[str, Any]]]:
+def crowd(local: LocalFederation, processes: int) -> Iterator[tuple[Crowd, dict[str, Any]]]:
     """Yield the processes, once all nodes are there, and what the server had before."""
     port, server = free_port(), local.server
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -73,12 +74,12 @@ def crowd(local: LocalFederation) -> Iterator[tuple[Crowd, dict[str, Any]]]:
         words = [sys.executable, str(script), str(server.path), str(port)]
         process: subprocess.Popen[bytes] = subprocess.Popen(words, **pipes)
         stack.callback(end, process)
-        made = Crowd(process, [])
+        made = Crowd(process, port, [])
         made.hear()
         before = made.do("idle", 10)
         script = script.with_name("crowd_nodes.py")
         members = range(len(local.terms.members))
-        for part in np.array_split(members, PROCESSES):
+        for part in np.array_split(members, processes):
             words = [sys.executable, str(script), f"{LOCAL}:{port}"]
             words += [str(server.terms), str(server.ca)]
             words += [str(local.node(int(number))) for number in part]
@@ -137,7 +138,7 @@ def many_nodes() -> list[Figure]:
     """Return what a round with a thousand nodes costs the server if a fifth drops out in it."""
     with tempfile.TemporaryDirectory() as folder:
         out, local = Path(folder), federation(Path(folder))
-        with crowd(local) as (made, before):
+        with crowd(local, PROCESSES) as (made, before):
             idle = made.do("idle", IDLE_SECONDS)
             calm = made.do("round", out)
             check_sum(local, out, 0, calm["stayed"])

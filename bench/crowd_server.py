@@ -4,11 +4,14 @@ A line of its input is a command. It answers with lines of JSON: the steps of a 
 end what the command cost.
 """
 
+import hashlib
 import json
 import os
 import resource
+import secrets
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,10 @@ from privrec.core.phase import Cohort
 from privrec.privacy.aggregate import Published
 from privrec.protocol.certificates import verify
 from privrec.protocol.enrolment import read_server
-from privrec.protocol.server import Server, ServerStatus, executor
+from privrec.protocol.server import Server, ServerStatus, Unmasking, executor
 from privrec.protocol.terms import phases_of, plan_of
+from privrec.runs import folder as records
+from privrec.runs.loop import play_stages
 from privrec.transport.link import Link, open_link
 from privrec.transport.local import LOCAL
 
@@ -75,6 +80,14 @@ class Rounds:
             "numbers": sum(leaf.size for leaf in update.values()),
         }
 
+    def train(self, out: Path) -> dict[str, Any]:
+        """Play the whole training; return a hash of its parameters."""
+        place = records.create_run(out, self.plan.task.settings, "{}", None)
+        # A new server knows of no round that was played.
+        server = replace(self.server, unmasking=Unmasking(), run=secrets.token_hex(8))
+        play_stages(self.plan, place, network=server.network())
+        return {"params": hashlib.sha256(place.params_path.read_bytes()).hexdigest()}
+
 
 def main() -> None:
     path, port = Path(sys.argv[1]), int(sys.argv[2])
@@ -99,6 +112,8 @@ def main() -> None:
                 found = {"heard": sum(1 for _ in heard)}
             elif word == "round":
                 found = rounds.play(Path(rest[0]))
+            elif word == "train":
+                found = rounds.train(Path(rest[0]))
             say(
                 done=word,
                 seconds=time.monotonic() - began,

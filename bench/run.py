@@ -10,6 +10,7 @@ from crowd import many_nodes
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from figures import Figure
+from floods import floods
 from large import large, ten_times_the_items
 from maml import maml
 from meta import meta
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "masking": masking,
     "two-nodes": two_nodes,
     "many-nodes": many_nodes,
+    "floods": floods,
     "watch": watch,
 }
 
