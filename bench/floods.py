@@ -13,7 +13,7 @@ from crowd import MIB, crowd, end
 from figures import Figure
 from privrec.transport.local import LOCAL, make_local
 
-COUNT, SENDERS, SECONDS = 100_000, 2, 1200.0
+COUNT, SENDERS, SECONDS = 100_000, 2, 600.0
 """So many requests are sent, or as many as can be sent in this time."""
 CALM = 3
 """Trainings without a flood; the median of their times counts."""
