@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
+from crowd import many_nodes
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from few_people import few_people
 from figures import Figure
+from floods import floods
 from large import large, ten_times_the_items
 from maml import maml
 from meta import meta
@@ -38,6 +40,8 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "exchanges": exchanges,
     "masking": masking,
     "two-nodes": two_nodes,
+    "many-nodes": many_nodes,
+    "floods": floods,
     "watch": watch,
 }
 

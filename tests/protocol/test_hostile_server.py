@@ -41,8 +41,11 @@ def says(**changed: Any) -> Change:
     return lambda asked: raw.pack({**asked.about, **changed}, asked.arrays)
 
 
-def asks_for(people: Any) -> Change:
-    return lambda asked: raw.pack(asked.about, {**asked.arrays, "people": np.asarray(people)})
+def asks_for(change: Callable[[Any], Any]) -> Change:
+    """Return a request in which the bits of the drawn people are changed."""
+    return lambda asked: raw.pack(
+        asked.about, {**asked.arrays, "drawn": np.asarray(change(asked.arrays["drawn"]))}
+    )
 
 
 def keys_of(*nodes: int, strange: bool = False) -> Change:
@@ -55,9 +58,13 @@ def keys_of(*nodes: int, strange: bool = False) -> Change:
     return change
 
 
+def without(asked: raw.Message, name: str) -> dict[str, Any]:
+    return {other: array for other, array in asked.arrays.items() if other != name}
+
+
 def other_told(asked: raw.Message) -> bytes:
     table = {f"{wire.TOLD}embed/item": np.zeros((40, 4), np.float32)}
-    return raw.pack(asked.about, {"people": asked.arrays["people"], **table})
+    return raw.pack(asked.about, {"drawn": asked.arrays["drawn"], **table})
 
 
 def one_for_all(asked: raw.Message) -> bytes:
@@ -66,14 +73,17 @@ def one_for_all(asked: raw.Message) -> bytes:
 
 
 HOSTILE: dict[str, tuple[str, Change, str]] = {
-    "people of another node": ("mask", asks_for([0, 20]), "does not serve"),
-    "a person who is nobody": ("mask", asks_for([-1]), "does not serve"),
-    "a person twice": ("mask", asks_for([3, 3]), "or twice"),
-    "people as fractions": ("mask", asks_for([0.5]), "whole numbers"),
+    "people of another node": ("mask", asks_for(lambda bits: bits | 255), "does not serve"),
+    "more people": ("mask", asks_for(lambda bits: np.append(bits, bits)), "a bit for each person"),
+    "fewer people": ("mask", asks_for(lambda bits: bits[1:]), "a bit for each person"),
+    "people in rows": ("mask", asks_for(lambda bits: bits[None]), "a bit for each person"),
+    "people as numbers": ("mask", asks_for(lambda bits: [0]), "a bit for each person"),
+    "people as fractions": ("mask", asks_for(lambda bits: bits / 2), "a bit for each person"),
+    "no people": ("mask", lambda m: raw.pack(m.about, without(m, "drawn")), "a bit for each"),
     "another bound": ("mask", says(clip_norm=1e3), "another bound"),
     "no bound": ("mask", says(clip_norm=math.inf), "another bound"),
     "what another recipe tells": ("mask", other_told, "does not fit"),
-    "nothing told": ("mask", lambda m: raw.pack(m.about, {"people": m.arrays["people"]}), "fit"),
+    "nothing told": ("mask", lambda m: raw.pack(m.about, {"drawn": m.arrays["drawn"]}), "fit"),
     "no boxes": ("mask", says(sealed={}), "are needed"),
     "a plain sum": ("mask", says(kind="sum"), "a plain one is not given"),
     "another attempt": ("mask", says(attempt=5), "not in that attempt"),
@@ -217,7 +227,7 @@ def test_coarse_numbers_do_not_make_a_contribution_longer_than_its_bound(
     coarse = {f"{wire.TOLD}{name}": np.asarray(one, np.float16) for name, one in told.items()}
     words = {"kind": "sum", "terms": net.terms.fingerprint, "run": "", "round": 0, "attempt": 0}
     for person in range(6):
-        arrays = {**coarse, "people": np.array([person])}
+        arrays = {**coarse, **wire.drawn(np.array([person]), net.terms.positions(0))}
         reply = body_of(net.nodes[0].handle(raw.pack({**words, "clip_norm": clip}, arrays)))
         assert reply.about["kind"] == "refused"
 
@@ -229,7 +239,7 @@ def unmasks(net: Loopback, attempt: int, helpers: list[int]) -> bool:
     shares = {n: ask(net, n, "shares", attempt, keys=keys).about["shares"] for n in nodes}
     for node in nodes:
         sealed = {str(other): shares[other][str(node)] for other in nodes if other != node}
-        arrays = {"people": np.zeros(0, np.int64)}
+        arrays = wire.drawn(np.zeros(0, np.int64), net.terms.positions(node))
         reply = ask(net, node, "mask", attempt, sealed=sealed, clip_norm=1.0, arrays=arrays)
         assert reply.about["kind"] == "mask"
     signed = {

@@ -92,11 +92,16 @@ class Hostile:
             0,
             "mask",
             number,
-            {**arrays, "people": np.array([person])},
+            {**arrays, **only(self.net, person)},
             sealed={"1": sent[1]["0"]},
         )
         kind, why = str(reply.about["kind"]), str(reply.about.get("why"))
         return Outcome(kind, why, size, self.reads > before)
+
+
+def only(net: Loopback, *people: int) -> dict[str, Leaf]:
+    """Return what says that these people of node 0 were drawn."""
+    return wire.drawn(np.array(people), net.terms.positions(0))
 
 
 def federation(recipe: str, data: Federation, path: Path) -> Loopback:
@@ -179,7 +184,7 @@ def test_a_wrong_step_or_box_is_refused_before_any_data_is_read(
     net = federation("dpals", data, tmp_path)
     server = Hostile(net)
     [(_, told), *_] = phases_of(net)
-    arrays = {**{f"{wire.TOLD}{n}": leaf for n, leaf in told.items()}, "people": np.array([0])}
+    arrays = {**{f"{wire.TOLD}{n}": leaf for n, leaf in told.items()}, **only(net, 0)}
     more: dict[str, Any] = {"sealed": {}}
     assert server.ask(0, "mask", 0, arrays, **more)[0].about["kind"] == "refused"
     server.ask(0, "keys", 0)
@@ -222,7 +227,7 @@ def test_a_recipe_that_fails_for_some_person_sends_a_sum_all_the_same(
     request = wire.Request(
         kind="sum", terms="", run="", round=0, attempt=0, clip_norm=phase.aggregator.clip_norm
     )
-    task = node._task(request, {"people": np.array([0, 1, 2])})
+    task = node._task(request, only(net, 0, 1, 2))
     vector = node._vector(task)
     assert vector.shape == (task.layout.size,)
     alone = node._vector(replace(task, phase=phase, people=np.array([0, 2])))

@@ -342,4 +342,24 @@ class Cutter:
                 one.shutdown(socket.SHUT_RDWR)
 
 
+@contextmanager
+def ended_nodes(patch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
+    """Yield a list for threads of nodes; they end with this, when they would connect again."""
+    end, threads = threading.Event(), list[threading.Thread]()
+
+    def sleep(seconds: float) -> None:
+        if end.wait(seconds):
+            raise client._Stopped
+
+    with patch.context() as inner:
+        inner.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        try:
+            yield threads
+        finally:
+            end.set()
+            for thread in threads:
+                thread.join(LONG)
+                assert not thread.is_alive()
+
+
 LARGE = os.urandom(3 * 2**20)

@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from link_nodes import (
     LONG,
@@ -117,6 +120,64 @@ def test_connections_leave_the_server_files_to_write(
             assert dict(link.ask({0: b"abc"}, LONG, 3)) == {0: b"cba"}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+def test_one_address_has_a_largest_number_of_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other addresses still come in, and so does the address itself when it has closed some."""
+    monkeypatch.setattr(links, "_EACH_ADDRESS", 10)
+    with linked(tmp_path) as (net, link), ExitStack() as stack:
+        place = (LOCAL, net.port)
+        many = [stack.enter_context(socket.create_connection(place, LONG)) for _ in range(40)]
+        # 10, and two for each of three nodes, are left open; the others end without a word.
+        until(lambda: sum(is_ended(one) for one in many) == 24)
+        other = socket.create_connection(place, LONG, source_address=("127.0.0.2", 0))
+        with context_of(net).wrap_socket(other, server_hostname=LOCAL) as safe:
+            safe.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert safe.recv(99).startswith(b"HTTP/1.1 200 ")
+        for one in many:
+            one.close()
+        net.start(0)
+        until(lambda: link.online() == {0})
+
+
+def is_ended(line: socket.socket) -> bool:
+    """Return whether the other side has ended a connection on which it says nothing first."""
+    line.setblocking(False)
+    try:
+        return not line.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+OPEN = """
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[1])
+lines = []
+for _ in range(int(sys.argv[3])):
+    line = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    lines.append(context.wrap_socket(line, server_hostname="127.0.0.1"))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_connection_that_waits_holds_little_memory(tmp_path: Path) -> None:
+    count, me = 400, psutil.Process()
+    with linked(tmp_path) as (net, _):
+        before = me.memory_info().rss
+        words = [sys.executable, "-c", OPEN, str(net.ca), str(net.port), str(count)]
+        strangers = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with strangers:
+            assert strangers.stdout is not None
+            assert strangers.stdout.readline() == b"open\n"
+            held = me.memory_info().rss - before
+    # 0.29 MB with the buffers that asyncio takes.
+    assert held < count * 120_000
 
 
 @pytest.mark.usefixtures("parser")

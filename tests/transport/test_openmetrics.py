@@ -2,18 +2,14 @@
 
 import ssl
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
-from link_nodes import LONG, until
+from link_nodes import ended_nodes, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import privrec
@@ -112,26 +108,6 @@ def metrics_after(data: Federation, path: Path, patch: pytest.MonkeyPatch) -> st
         play_stages(plan, place, network=server.network())
         context = ssl.create_default_context(cafile=str(path / "ca.crt"))
         return httpx.get(f"https://{LOCAL}:{port}/metrics", verify=context, trust_env=False).text
-
-
-@contextmanager
-def ended_nodes(patch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
-    """Yield a list for threads of nodes; they end with this, when they would connect again."""
-    end, threads = threading.Event(), list[threading.Thread]()
-
-    def sleep(seconds: float) -> None:
-        if end.wait(seconds):
-            raise client._Stopped
-
-    with patch.context() as inner:
-        inner.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-        try:
-            yield threads
-        finally:
-            end.set()
-            for thread in threads:
-                thread.join(LONG)
-                assert not thread.is_alive()
 
 
 def test_it_is_the_same_whatever_one_person_likes(

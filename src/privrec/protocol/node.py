@@ -314,15 +314,7 @@ class Node:
         """Return what the server asks for, after all checks; they need no data of people."""
         phase, accepted = self._phase_at(request.round)
         clip_norm = _clip_norm(request, phase)
-        people = arrays.get("people")
-        if people is None or people.dtype != np.int64 or people.ndim != 1:
-            raise WireError("`people` must be whole numbers")
-        mine = self._terms.positions(self._number)
-        inside = (people >= mine.start) & (people < mine.stop)
-        if not inside.all() or len(np.unique(people)) != len(people):
-            raise FederationError(
-                "the server asks for people whom this node does not serve, or twice"
-            )
+        people = wire.drawn_people(arrays, self._terms.positions(self._number))
         told = {
             name.removeprefix(wire.TOLD): array
             for name, array in arrays.items()

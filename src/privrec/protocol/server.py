@@ -453,7 +453,10 @@ class _Attempt:
         return {node: reply.shares for node, reply, _ in replies}
 
     def _request(self, kind: str, node: int | None = None, **content: Any) -> bytes:
-        """Return a request. With `node`, it has the round's arrays and the node's drawn people."""
+        """Return a request. With `node`, it has the round's arrays, and who was drawn of the node.
+
+        Its length is the same whoever was drawn.
+        """
         request = Request(
             kind=kind,
             terms=self.server.terms.fingerprint,
@@ -466,7 +469,8 @@ class _Attempt:
         if node is None:
             return wire.pack(request)
         arrays = {f"{wire.TOLD}{name}": array for name, array in self.told.items()}
-        return wire.pack(request, {**arrays, "people": self.people[node]})
+        drawn = wire.drawn(self.people[node], self.server.terms.positions(node))
+        return wire.pack(request, {**arrays, **drawn})
 
     def _replies(
         self, kind: str, requests: Mapping[int, bytes], numbers: int

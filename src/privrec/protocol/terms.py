@@ -41,7 +41,7 @@ from privrec.protocol.noise import least_honest, least_survivors, whole_nodes
 from privrec.settings import Count, RunSettings, Share, Size
 from privrec.types import IntArray
 
-VERSION: Literal[4] = 4
+VERSION: Literal[5] = 5
 """The version of the format of the terms and of the messages."""
 
 
@@ -95,7 +95,7 @@ class Terms(Document):
     `transport` is what carries the messages: Flower, or by default our own HTTPS.
     """
 
-    version: Literal[4] = VERSION
+    version: Literal[5] = VERSION
     name: str
     settings: Annotated[SerializeAsAny[RunSettings], BeforeValidator(_to_settings)]
     catalogue: str

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from privrec.core.contribution import told_from_bytes, told_to_bytes
 from privrec.errors import WireError
 from privrec.protocol.masks import MOST_SIGNATURE
-from privrec.types import Leaf
+from privrec.types import IntArray, Leaf
 
 _ABOUT = "about"
 _LARGEST_DOCUMENT = 2**22
@@ -22,6 +22,7 @@ SLACK = 2**16
 """The bytes that a message may have in addition to its arrays."""
 TOLD = "told "
 """The prefix of the names of the arrays that the server sends to all devices of a round."""
+_DRAWN = "drawn"
 
 
 class Attempt(NamedTuple):
@@ -128,6 +129,28 @@ def unpack_text(content: bytes) -> tuple[bytes, dict[str, Leaf]]:
     if about.size > _LARGEST_DOCUMENT:
         raise WireError("a message has too much besides its arrays")
     return about.tobytes(), arrays
+
+
+def drawn(people: IntArray, mine: range) -> dict[str, Leaf]:
+    """Return the array of a request that says which of a node's people were drawn: a bit for each.
+
+    `mine` are the positions of all people of the node. So the length of a request does not depend
+    on who was drawn, and nobody who sees the lengths of messages learns anything about it.
+    """
+    bits = np.zeros(len(mine), np.bool_)
+    bits[people - mine.start] = True
+    return {_DRAWN: np.packbits(bits)}
+
+
+def drawn_people(arrays: Mapping[str, Leaf], mine: range) -> IntArray:
+    """Return the drawn people of a node, by position in order: the inverse of `drawn`."""
+    bits, size = arrays.get(_DRAWN), -(-len(mine) // 8)
+    if bits is None or bits.dtype != np.uint8 or bits.shape != (size,):
+        raise WireError(f"`{_DRAWN}` must have a bit for each person of the node")
+    whole = np.unpackbits(bits)
+    if whole[len(mine) :].any():
+        raise WireError(f"`{_DRAWN}` has a bit for a person whom this node does not serve")
+    return mine.start + np.flatnonzero(whole)
 
 
 def signed(body: bytes, request: bytes, sign: Callable[[bytes], bytes]) -> bytes:

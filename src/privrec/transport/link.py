@@ -26,6 +26,7 @@ import socket
 import ssl
 import threading
 import time
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +67,14 @@ PATIENCE, SLOWEST = 10.0, 32_000
 MEMORY = 2**28
 """The most bytes of all replies that are being read or wait to be used. A reply that is larger than
 this is read while there is no other reply."""
-_CHUNK = 2**18
+_CHUNK = 2**16
+"""The bytes of a request that are written at a time. What is written and not yet sent is in memory,
+for each node."""
+_TLS_BUFFER = 2**15
+"""The bytes that a TLS connection can receive at a time; each open connection holds so many."""
+_EACH_ADDRESS = 1000
+"""One address has at most so many connections, and two more for each enrolled node: nodes may share
+an address."""
 _SPARE_FILES = 100
 """The number of files that the process can open even with the largest number of connections."""
 HANDSHAKE_SECONDS = 10.0
@@ -106,7 +114,9 @@ def open_link(
     office = _Office(public_keys, (folder / "ca.crt").read_bytes(), metrics)
     office.counts = Counter() if counts is None else counts
     _allow_connections()
-    with _listening(host, port) as line:
+    # asyncio has no argument for it, and 256 kB for a connection that mostly waits.
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
+    with _listening(host, port, _EACH_ADDRESS + 2 * len(public_keys)) as line:
         config = uvicorn.Config(
             office.app(),
             http=TimedHttpProtocol,
@@ -180,11 +190,14 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that listens; its connections end when the other side does not answer."""
+def _listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
+    """Yield a socket that listens, with at most `most` connections of one address.
+
+    A connection ends when the other side does not answer.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        line = _Line(socket.create_server((host, port), family=family, backlog=2048))
+        line = _Line(socket.create_server((host, port), family=family, backlog=2048), most)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise FederationError(f"another server already listens on {host}:{port}") from error
@@ -197,26 +210,45 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 class _Line(socket.socket):
-    """A listening socket that closes new connections if too few files could be opened otherwise.
+    """A listening socket that closes new connections if there are too many.
 
-    Without this limit, anybody could stop a training by opening many connections, because a
-    training must open files to write to the disk.
+    Without a limit for all, anybody could stop a training by opening many connections, because a
+    training must open files to write to the disk. Without a limit for one address, a single
+    stranger could do so, or fill the memory.
     """
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, each: int) -> None:
         super().__init__(line.family, line.type, line.proto, line.detach())
         # A new connection gets the smallest free file number. So this limit on the number is a
         # limit on the open files.
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE_FILES
+        self._each, self._of = each, Counter[str]()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection and its remote address."""
         connection, address = super().accept()
-        if connection.fileno() >= self.most:
+        if connection.fileno() >= self.most or self._of[address[0]] >= self._each:
             connection.close()
             raise ConnectionAbortedError
-        return connection, address
+        return _Connection(connection, address[0], self._of), address
+
+
+class _Connection(socket.socket):
+    """A connection that is counted for its remote address until it is closed."""
+
+    def __init__(self, connection: socket.socket, host: str, counts: "Counter[str]") -> None:
+        super().__init__(connection.family, connection.type, connection.proto, connection.detach())
+        self._host, self._counts = host, counts
+        counts[host] += 1
+
+    def close(self) -> None:
+        """Close the connection, and count it no more."""
+        if self.fileno() >= 0:
+            self._counts[self._host] -= 1
+            if not self._counts[self._host]:
+                del self._counts[self._host]
+        super().close()
 
 
 def _allow_connections() -> None:

@@ -1,7 +1,8 @@
 """The figures at `/metrics` of a federation's server, in the OpenMetrics format.
 
 All figures are public or have noise: rounds, exchanges, nodes, bytes of replies, refusals by kind,
-epsilon. The bytes of requests are left out, because they would show how many people were drawn.
+epsilon. The bytes of requests are left out, because with plain sums they would show how many nodes
+have drawn people.
 """
 
 from collections import Counter

@@ -12,6 +12,9 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 HEAD_SECONDS = 20.0
 LARGEST_HEAD = 2**16
 """The most bytes of the head of a request. This and `HEAD_SECONDS` are chosen by hand."""
+UNSENT = 2**16
+"""The bytes of an answer that may wait to be sent before no more are written. asyncio lets 512 kB
+wait for each TLS connection, which is much where a request goes to a thousand nodes."""
 
 _Base: Any = AutoHTTPProtocol
 
@@ -30,6 +33,7 @@ class TimedHttpProtocol(_Base):  # type: ignore[misc]
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Start the time limit for the first request."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(UNSENT)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
