@@ -16,7 +16,8 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,8 +34,8 @@ from privrec.algorithms.privrec_plus.scoring import (
 from privrec.core.scorer import Scorer, TableScorer, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
-from privrec.data.schema import check_names, encode_one
-from privrec.data.text import short
+from privrec.data.schema import check_names, encode_one, is_missing
+from privrec.data.text import short, value_text
 from privrec.errors import (
     DataError,
     RunFolderError,
@@ -116,6 +117,8 @@ class Device:
     scorer: Scorer
     data: Clients
     moment: Clients
+    features: Mapping[str, object] = field(default_factory=dict)
+    """Her own features as they were given, without the context of the moment."""
 
     def __repr__(self) -> str:
         likes = int(self.data.liked.sum())
@@ -142,6 +145,25 @@ class Device:
             if score > -np.inf
         )
 
+    def save(self) -> str:
+        """Return her items and features as text, to be kept or moved to another device.
+
+        `Model.restore` reads it, and so does the JavaScript package. The context of the moment is
+        not in it.
+        """
+        ids, item, liked = self.catalogue.item_ids, self.data.item, self.data.liked
+        features = {name: _plain(value) for name, value in self.features.items()}
+        return json.dumps(
+            {
+                "is": _STATE,
+                "format": 1,
+                "likes": [ids[k] for k in item[liked]],
+                "dislikes": [ids[k] for k in item[~liked]],
+                "features": {name: value for name, value in features.items() if value is not None},
+            },
+            ensure_ascii=False,
+        )
+
     @np.errstate(over="ignore", invalid="ignore")
     def _scores(self) -> F64:
         """Return the scores of all items; raise if they are not numbers."""
@@ -154,6 +176,40 @@ class Device:
                 "the model's scores are not numbers: its training diverged, or it is damaged"
             )
         return scores
+
+
+_STATE = "privrec-person"
+_LONGEST_STATE = 2**24
+"""The most characters of a saved state. Chosen by hand."""
+
+
+def _plain(value: object) -> object:
+    """Return the value of a feature as JSON has it; None if it is missing."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return [value_text(entry) for entry in value if not is_missing(entry)]
+    if is_missing(value):
+        return None
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return float(value) if is_number else value_text(value)  # type: ignore[arg-type]
+
+
+def _read_state(text: str) -> dict[str, Any]:
+    """Return a saved state; raise unless it is one."""
+    try:
+        document = json.loads(text) if len(text) <= _LONGEST_STATE else None
+    except (ValueError, RecursionError):
+        document = None
+    found: dict[str, Any] = document if isinstance(document, dict) else {}
+    lists = [found.get("likes"), found.get("dislikes")]
+    items = [name for names in lists if isinstance(names, list) for name in names]
+    whole = found.get("is") == _STATE and all(isinstance(names, list) for names in lists)
+    whole = whole and isinstance(found.get("features"), dict)
+    whole = whole and all(isinstance(name, str) for name in items)
+    if not whole or len({*items}) < len(items):
+        raise DataError("this is not the saved state of a device")
+    if found.get("format") != 1:
+        raise DataError(f"this state has format {got(found.get('format'))}; format 1 is read")
+    return found
 
 
 def _share_below(scores: F64, score: float) -> float:
@@ -207,7 +263,13 @@ def new_device(
         features=encode_one(catalogue.schema, "user", given),
         context={name: bag.take(np.zeros(len(item), np.int64)) for name, bag in context.items()},
     )
-    return Device(catalogue=catalogue, scorer=scorer, data=data, moment=moments(data, context))
+    return Device(
+        catalogue=catalogue,
+        scorer=scorer,
+        data=data,
+        moment=moments(data, context),
+        features=given,
+    )
 
 
 def _named(what: str, items: object) -> list[str]:
@@ -263,6 +325,23 @@ class Model:
         return new_device(
             self.catalogue, self._scorer(), likes=likes, dislikes=dislikes, features=features
         )
+
+    def restore(self, text: str) -> Device:
+        """Return the device of a person whose state was saved, in Python or in JavaScript.
+
+        What this model does not know is left out: items, and values of features.
+        """
+        check_kind("text", text, str, "what `save` returns")
+        state, known = _read_state(text), {*self.catalogue.item_ids}
+        features = {}
+        for name, value in state["features"].items():
+            with suppress(DataError):
+                encode_one(self.catalogue.schema, "user", {name: value})
+                features[name] = value
+        likes, dislikes = (
+            [name for name in state[key] if name in known] for key in ("likes", "dislikes")
+        )
+        return self.device(likes=likes, dislikes=dislikes, features=features)
 
     def recommend_many(
         self, likes: Mapping[str, Sequence[str]], top: int = 20

@@ -8,7 +8,6 @@ is a zip archive of `model.json` (settings and privacy guarantee), `statement.tx
 import io
 import json
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +49,7 @@ from privrec.runs.ledger import (
     settled_ledger,
     too_few_have_learned,
 )
+from privrec.runs.packing import archive, members
 from privrec.runs.recommend import (
     SCHEMA,
     Source,
@@ -303,10 +303,6 @@ def _is_public(prepared: Plan) -> bool:
         return False  # The built-in data is not on this machine, so this is not it.
 
 
-# The earliest time stamp of zip, always the same, so that a run always gives the same bytes.
-_NO_TIME = (1980, 1, 1, 0, 0, 0)
-
-
 def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where: str = "") -> int:
     """Write everything that may be released of a finished run to a file, atomically.
 
@@ -337,17 +333,10 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
         "ledger.jsonl": ledger,
         "catalogue.json": to_json(model.catalogue).encode(),
     }
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as file:
-        for name, text in texts.items():
-            _add(file, name, text, zipfile.ZIP_DEFLATED)
-        for name in sorted(model.params):
-            array = io.BytesIO()
-            np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
-            _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
+    content = archive(texts, members(model.params))
     # Raises if the file cannot be read or its parameters, catalogue and settings do not fit.
-    read_model(content, str(path)).device()
-    records.write_whole(path, content.getvalue())
+    read_model(io.BytesIO(content), str(path)).device()
+    records.write_whole(path, content)
     return model.catalogue.n_items - known
 
 
@@ -384,9 +373,3 @@ def _warn_of_order(catalogue: Catalogue) -> None:
             PrivacyWarning,
             stacklevel=3,
         )
-
-
-def _add(file: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:
-    entry = zipfile.ZipInfo(name, date_time=_NO_TIME)
-    entry.compress_type = compression
-    file.writestr(entry, content)
