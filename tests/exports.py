@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import privrec
+from privrec.algorithms.privrec_plus.scoring import layout_in
 from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.schema import Bag, Feature, Schema
-from privrec.runs.packing import archive, members
+from privrec.runs.packing import archive, compact_members, members
 from privrec.types import F32
 
 ROOT = Path(__file__).parents[1]
@@ -86,16 +87,20 @@ def random_params(kind: str, catalogue: Catalogue, seed: int) -> dict[str, F32]:
     return params
 
 
-def random_export(path: Path, kind: str, seed: int, items: int = 30) -> None:
+def random_export(
+    path: Path, kind: str, seed: int, items: int = 30, *, compact: bool = False
+) -> None:
     """Write an export of this kind."""
     catalogue = random_catalogue(items, features=kind != "private")
     params = random_params(kind, catalogue, seed)
     settings = {"recipe": "dp-privrec-plus" if kind == "private" else "privrec-plus"}
     privacy = {"epsilon": None, "delta": None, "statement": "It promises nothing."}
-    about = {"format": 1, "settings": settings, "privacy": privacy}
+    about = {"format": 2 if compact else 1, "settings": settings, "privacy": privacy}
     texts = {"model.json": json.dumps(about), "catalogue.json": to_json(catalogue)}
     encoded = {name: text.encode() for name, text in texts.items()}
-    path.write_bytes(archive(encoded, members(params)))
+    layout = layout_in(catalogue.schema, items, {*params})
+    arrays = compact_members(params, layout) if compact else members(params)
+    path.write_bytes(archive(encoded, arrays))
 
 
 Question = dict[str, Any]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.scoring import (
     LIKES,
@@ -50,7 +51,8 @@ from privrec.types import F32, F64
 if TYPE_CHECKING:
     from privrec.data.frames import Frame
 
-FORMAT = 1
+FORMAT, COMPACT = 1, 2
+"""The formats of an export: 32-bit arrays, and 8-bit rows with a scale each."""
 _ROOM = 2**24
 _GROWTH = 20
 """An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes: a limit against
@@ -384,17 +386,14 @@ def read_model(file: IO[bytes], where: str) -> Model:
         members = _members(file)
         about = json.loads(members["model.json"])
         catalogue = from_json(members["catalogue.json"], f"{where}: catalogue.json")
-        params = {
-            name.removeprefix("params/").removesuffix(".npy"): _array(content)
-            for name, content in members.items()
-            if name.startswith("params/")
-        }
+        version = about.get("format") if isinstance(about, dict) else about
+        params = _arrays(members, compact=version == COMPACT)
     except _WRONG as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        version = about.get("format") if isinstance(about, dict) else about
+    if not isinstance(about, dict) or version not in (FORMAT, COMPACT):
         raise RunFolderError(
-            f"{where} is an export of format {got(version)}; this privrec reads format {FORMAT}"
+            f"{where} is an export of format {got(version)}; this privrec reads formats {FORMAT}"
+            f" and {COMPACT}"
         )
     settings, privacy = about.get("settings"), about.get("privacy")
     if not isinstance(settings, dict) or not isinstance(privacy, dict) or not params:
@@ -454,20 +453,40 @@ _WRONG = (
 )
 """The exceptions that a file that is not an export can raise."""
 _HEAD = re.compile(
-    rb"\x93NUMPY\x01\x00(..)(\{'descr': '<f4', 'fortran_order': False, 'shape': "
+    rb"\x93NUMPY\x01\x00(..)(\{'descr': '(<f4|\|i1|<u2|<u4)', 'fortran_order': False, 'shape': "
     rb"\(([0-9, ]{0,99})\), \} *\n)",
     re.DOTALL,
 )
-"""How `np.save` begins an array of 32-bit numbers. Nothing else is read: numpy has other forms, for
+"""How `np.save` begins an array of these numbers. Nothing else is read: numpy has other forms, for
 which it calls a parser of Python, or takes memory before it looks at the size of the file."""
 
 
-def _array(content: bytes) -> F32:
+def _arrays(members: Mapping[str, bytes], *, compact: bool) -> dict[str, F32]:
+    """Return the parameters of an export, by name."""
+    params: dict[str, F32] = {}
+    for member, content in members.items():
+        if not member.startswith("params/"):
+            continue
+        name = member.removeprefix("params/").removesuffix(".npy")
+        array = _array(content, compact=compact)
+        if array.dtype == np.int8:
+            scale = _array(members[f"scales/{name}.npy"], compact=False)
+            if array.ndim != 2 or scale.shape != array.shape[:1]:
+                raise ValueError(f"{name} has not one scale for each row")
+            params[name] = array * scale[:, None]
+        else:
+            params[name] = array.astype(np.float32, copy=False)
+    return params
+
+
+def _array(content: bytes, *, compact: bool) -> npt.NDArray[Any]:
     head = _HEAD.match(content)
     if head is None or int.from_bytes(head[1], "little") != len(head[2]):
         raise ValueError("parameters must be 32-bit numbers, as numpy writes them")
-    shape = [int(size) for size in head[3].split(b",") if size.strip()]
-    array = np.frombuffer(content, "<f4", offset=head.end()).reshape(shape)
+    if head[3] != b"<f4" and not compact:
+        raise ValueError("parameters must be 32-bit numbers, as numpy writes them")
+    shape = [int(size) for size in head[4].split(b",") if size.strip()]
+    array = np.frombuffer(content, head[3].decode(), offset=head.end()).reshape(shape)
     if not np.isfinite(array).all():
         raise ValueError("parameters must be finite numbers")
     return array
