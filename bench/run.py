@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
+from device import device
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from figures import Figure
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "masking": masking,
     "two-nodes": two_nodes,
     "watch": watch,
+    "device": device,
 }
 
 

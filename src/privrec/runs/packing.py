@@ -95,7 +95,7 @@ def _eight_bits(table: F32, step: float) -> tuple[npt.NDArray[np.int8], F32]:
     return rows.astype(np.int8), scale
 
 
-_SHARE = 0.99
+_SHARE = 0.998
 """The share of the squares of all scores that is kept by fewer dimensions. Measured on
 MovieLens-1M."""
 
@@ -120,15 +120,20 @@ def _shorter_history(params: Arrays, layout: Layout, dimensions: int | None) -> 
     names = [name for name in layout.names if name in params]
     sizes = [len(params[name]) for name in names]
     columns = np.concatenate([params[name] for name in names]).astype(np.float64)
-    items = np.asarray(params[OUT] if OUT in params else np.eye(layout.n_items), np.float64)
-    first, second = np.linalg.qr(columns).R, np.linalg.qr(items).R
-    left, strength, right = np.linalg.svd(first @ second.T)
+    if OUT in params:
+        items = params[OUT].astype(np.float64)
+        first, second = np.linalg.qr(columns).R, np.linalg.qr(items).R
+        left, strength, right = np.linalg.svd(first @ second.T)
+        ways = first.T @ left, second.T @ right.T
+    else:  # B is the identity. The eigenvectors of AᵀA are found faster than a decomposition.
+        squares, vectors = np.linalg.eigh(columns.T @ columns)
+        strength = np.sqrt(np.maximum(squares[::-1], 0))
+        items, ways = np.eye(layout.n_items), (vectors[:, ::-1] * strength, vectors[:, ::-1])
     keep = _enough(strength, dimensions)
-    if keep >= layout.n_items or not strength[0]:
+    if not strength[0]:
         return {}
     root = 1 / np.sqrt(np.maximum(strength[:keep], 1e-12 * strength[0]))
-    columns = columns @ (second.T @ (right[:keep].T * root))
-    items = items @ (first.T @ (left[:, :keep] * root))
+    columns, items = columns @ (ways[1][:, :keep] * root), items @ (ways[0][:, :keep] * root)
     parts = np.split(columns.astype(np.float32), np.cumsum(sizes)[:-1])
     return {**dict(zip(names, parts, strict=True)), OUT: items.astype(np.float32)}
 

@@ -1,10 +1,11 @@
 import { PrivrecError, got } from "./errors.js";
 
-/** The budget of a file, beyond the file itself: twice its size and 48 MiB. Chosen by hand. */
+/** The budget of a file, beyond the file itself: twice its size and 32 MiB. Chosen by hand. */
 const GROWTH = 2;
-const ROOM = 48 * 2 ** 20;
-/** What a comma or bracket of a JSON document takes in memory, at most, in bytes. Measured in V8. */
-const MARK = 40;
+const ROOM = 32 * 2 ** 20;
+/** What a comma or bracket of a JSON document takes in memory, and a brace: in bytes, in V8. */
+const MARK = 32;
+const BRACE = 128;
 
 /** The members of an archive, and the memory that may still be taken for them. */
 export class Archive {
@@ -36,9 +37,10 @@ export class Archive {
     let marks = 0;
     for (let k = 0; k < bytes.length; k++) {
       const byte = bytes[k];
-      if (byte === 44 || byte === 91 || byte === 123) marks++; // , [ {
+      if (byte === 44 || byte === 91) marks += MARK; // , [
+      else if (byte === 123) marks += BRACE;
     }
-    this.take(3 * bytes.length + MARK * marks);
+    this.take(3 * bytes.length + marks);
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   }
 }

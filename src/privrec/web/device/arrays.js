@@ -35,10 +35,18 @@ function readArray(bytes, compact) {
   // Numpy puts the numbers at a multiple of 64; whoever does not must be copied.
   const whole = start % 4 ? bytes.slice(start).buffer : bytes.buffer;
   const data = new Kind(whole, start % 4 ? 0 : start, size);
-  if (data instanceof Float32Array && !data.every(Number.isFinite)) {
-    throw new PrivrecError("parameters must be finite numbers");
-  }
+  if (!areFinite(data)) throw new PrivrecError("parameters must be finite numbers");
   return { shape, data };
+}
+
+/**
+ * Return whether all numbers are finite. A loop, because a call for each takes ten times as long.
+ * @param {Table["data"]} data
+ */
+export function areFinite(data) {
+  let sum = 0;
+  for (let k = 0; k < data.length; k++) sum += data[k] * 0; // 0 · ∞ is no number.
+  return sum === 0;
 }
 
 /**
@@ -89,11 +97,32 @@ export function addRow(table, row, weight, vector) {
  * @param {Float64Array} vector
  */
 export function dot(table, row, vector) {
-  const { data } = table;
-  const width = vector.length;
-  let sum = 0;
-  for (let k = 0, at = row * width; k < width; k++, at++) sum += data[at] * vector[k];
+  const sum = product(table.data, row * vector.length, vector);
   return table.scale ? sum * table.scale[row] : sum;
+}
+
+/**
+ * Four sums side by side, because each addition waits for the one before.
+ * @param {Table["data"]} data
+ * @param {number} at
+ * @param {Float64Array} vector
+ */
+function product(data, at, vector) {
+  const width = vector.length;
+  const most = width - 3;
+  let a = 0;
+  let b = 0;
+  let c = 0;
+  let d = 0;
+  let k = 0;
+  for (; k < most; k += 4, at += 4) {
+    a += data[at] * vector[k];
+    b += data[at + 1] * vector[k + 1];
+    c += data[at + 2] * vector[k + 2];
+    d += data[at + 3] * vector[k + 3];
+  }
+  for (; k < width; k++, at++) a += data[at] * vector[k];
+  return a + b + c + d;
 }
 
 /**
@@ -102,7 +131,11 @@ export function dot(table, row, vector) {
  * @param {Float64Array} vector
  */
 export function times(table, vector) {
+  const { data, scale } = table;
   const products = new Float64Array(table.shape[0]);
-  for (let row = 0; row < products.length; row++) products[row] = dot(table, row, vector);
+  for (let row = 0, at = 0; row < products.length; row++, at += vector.length) {
+    products[row] = product(data, at, vector);
+  }
+  if (scale) for (let row = 0; row < products.length; row++) products[row] *= scale[row];
   return products;
 }

@@ -13,6 +13,7 @@ export function got(value) {
   return text.length <= 80 ? text : `${text.slice(0, 79)}…`;
 }
 
+const PRINTABLE = /^[ -~]*$/;
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 
 /**
@@ -20,4 +21,5 @@ const UNSAFE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
  * @param {string} text
  * @returns {string}
  */
-export const safeText = (text) => text.replace(/\r\n|[\t\n\r]/g, " ").replace(UNSAFE, "�");
+export const safeText = (text) =>
+  PRINTABLE.test(text) ? text : text.replace(/\r\n|[\t\n\r]/g, " ").replace(UNSAFE, "�");

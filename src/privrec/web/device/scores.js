@@ -1,4 +1,4 @@
-import { addRow, dot, times } from "./arrays.js";
+import { addRow, areFinite, dot, times } from "./arrays.js";
 import { rowsOf } from "./catalogue.js";
 import { PrivrecError } from "./errors.js";
 
@@ -123,8 +123,9 @@ export function newScorer(params, catalogue) {
     if (hop) total = added(total, hop(entries), weightOf(params, "hop/weight"));
     if (second) total = added(total, second(entries), weightOf(params, "second/weight"));
     const { effect } = total;
-    const scores = Float32Array.from(total.scores, (score, j) => score + bias[j]);
-    if (!scores.every(Number.isFinite)) {
+    const scores = new Float32Array(n);
+    for (let j = 0; j < n; j++) scores[j] = total.scores[j] + bias[j];
+    if (!areFinite(scores)) {
       throw new PrivrecError(
         "the model's scores are not numbers: its training diverged, or it is damaged",
       );
