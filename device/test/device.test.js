@@ -40,6 +40,16 @@ test("wrong input is refused in words", () => {
   }
 });
 
+test("only features that change lists are offered", async () => {
+  const { members } = await readArchive(new Uint8Array(bytesOf("all")));
+  const all = await openModel(bytesOf("all"));
+  for (const { side, name } of all.catalogue.features) {
+    const counts = members.has(`params/history/${side}.${name}.npy`);
+    assert.equal(all.features.some((it) => it.name === name), counts, name);
+  }
+  assert.ok(all.features.length > 0);
+});
+
 test("missing values of features count nothing", () => {
   const plain = model.device({ likes: ["i1"] }).recommend(5);
   const features = { town: "", years: null, tags: [] };

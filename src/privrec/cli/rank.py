@@ -148,6 +148,10 @@ def export(
             show_default="compact with --web",
         ),
     ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(help="With --web: the title of the page.", show_default="the data's name"),
+    ] = None,
     pictures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="With --web: pictures, named after the ids of items."),
@@ -174,8 +178,8 @@ def export(
 
         if out is None and web is None:
             raise SettingsError("give --out, the file to write, or --web, the folder of a page")
-        if pictures is not None and web is None:
-            raise SettingsError("--pictures is about --web; give it too")
+        if web is None and (pictures is not None or title is not None):
+            raise SettingsError("--title and --pictures are about --web; give it too")
         if catalogue is None and (map_ or flags or ignore):
             raise SettingsError("--map, --flags and --ignore are about --catalogue; give it too")
         opened = open_run(run)
@@ -183,11 +187,16 @@ def export(
         items = None if catalogue is None else _items(catalogue, map_ or [], flags or [], **how)
         small = web is not None if compact is None else compact
         found = exported(opened, str(out or web), items=items, where=str(catalogue), compact=small)
-        _write_export(found, out, web, pictures)
+        _write_export(found, out, web, title=title, pictures=pictures)
 
 
 def _write_export(
-    found: "Exported", out: Path | None, web: Path | None, pictures: Path | None
+    found: "Exported",
+    out: Path | None,
+    web: Path | None,
+    *,
+    title: str | None,
+    pictures: Path | None,
 ) -> None:
     """Write an exported model to a file, a web page or both, and print what was written."""
     from privrec.privacy.statement import headline
@@ -199,7 +208,7 @@ def _write_export(
         recipe = found.model.settings["recipe"]
         print_line(f"exported {recipe}: {out}, {len(found.content):,} bytes")
     if web is not None:
-        site = write_site(found, web, pictures=pictures)
+        site = write_site(found, web, title=title, pictures=pictures)
         more = f", {site.pictures:,} of pictures" if site.pictures else ""
         print_line(
             f"a page for {found.model.catalogue.n_items:,} items: {web},"

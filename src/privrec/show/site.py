@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privrec.data.catalogue import Catalogue
+from privrec.data.text import safe_text
 from privrec.errors import SettingsError
 from privrec.privacy.statement import SCALE, epsilon_text
 from privrec.runs.documents import Privacy
@@ -41,10 +42,13 @@ class Site:
     page: int
 
 
-def write_site(exported: Exported, folder: Path, *, pictures: Path | None = None) -> Site:
+def write_site(
+    exported: Exported, folder: Path, *, title: str | None = None, pictures: Path | None = None
+) -> Site:
     """Write a site with an exported model to a folder, which must be empty or have a site.
 
-    `pictures` is a folder of pictures; each has the id of its item as its name.
+    `title` is the title of the page; by default, the name of the data. `pictures` is a folder of
+    pictures; each has the id of its item as its name.
     """
     if folder.exists() and not folder.is_dir():
         raise SettingsError(f"{folder} is a file: --web takes the name of a folder")
@@ -52,7 +56,8 @@ def write_site(exported: Exported, folder: Path, *, pictures: Path | None = None
         raise SettingsError(f"{folder} has other files: --web takes a new folder")
     catalogue = exported.model.catalogue
     found = {} if pictures is None else _pictures_of(pictures, catalogue)
-    files = _own_files(catalogue.name)
+    title = safe_text(title or catalogue.name)
+    files = _own_files(title)
     page = sum(map(len, files.values()))
     files["model.privrec"] = exported.content
     if found:
@@ -60,7 +65,7 @@ def write_site(exported: Exported, folder: Path, *, pictures: Path | None = None
     kinds = {path.name: [item, kind] for item, (path, kind) in found.items()}
     about = {
         "format": 1,
-        "name": catalogue.name,
+        "name": title,
         "bytes": len(exported.content),
         "promise": _promise(Privacy.model_validate(exported.model.privacy)),
         "pictures": kinds or None,

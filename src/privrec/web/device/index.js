@@ -6,7 +6,7 @@ import { readArchive } from "./archive.js";
 import { readArrays } from "./arrays.js";
 import { checkedCatalogue, encode, findItem } from "./catalogue.js";
 import { PrivrecError, got } from "./errors.js";
-import { checkParams, newScorer } from "./scores.js";
+import { checkParams, featuresOf, newScorer } from "./scores.js";
 
 export { PrivrecError };
 
@@ -105,6 +105,8 @@ export class Model {
     this.catalogue = catalogue;
     this.settings = settings;
     this.privacy = privacy;
+    /** The features of a person and of the moment that change lists. */
+    this.features = featuresOf(params, catalogue);
     this.#rank = newScorer(params, catalogue);
   }
 

@@ -21,16 +21,18 @@ const ALPHA = 8;
 const DISLIKED = 0.6;
 
 /**
- * Return what a person's row has: the features with vectors, and whether dislikes count.
+ * Return the features of a person and of the moment that have vectors.
  * @param {Params} params
  * @param {import("./catalogue.js").Catalogue} catalogue
  */
-function layoutOf(params, catalogue) {
-  const features = catalogue.features.filter(
+export function featuresOf(params, catalogue) {
+  return catalogue.features.filter(
     (it) => it.side !== "item" && params.has(`history/${it.side}.${it.name}`),
   );
-  return { features, dislikes: params.has("history/dislike") || params.has("learn/dislike") };
 }
+
+/** Return whether dislikes count. @param {Params} params */
+const hasDislikes = (params) => params.has("history/dislike") || params.has("learn/dislike");
 
 /**
  * Throw unless the arrays fit the catalogue (docs/export.md).
@@ -39,7 +41,8 @@ function layoutOf(params, catalogue) {
  */
 export function checkParams(params, catalogue) {
   const n = catalogue.items.length;
-  const { features, dislikes } = layoutOf(params, catalogue);
+  const features = featuresOf(params, catalogue);
+  const dislikes = hasDislikes(params);
   /** @type {(name: string) => number} */
   const width = (name) => params.get(name)?.shape[1] ?? 0;
   /** @type {(group: string) => [string, number][]} */
@@ -95,7 +98,7 @@ export function checkParams(params, catalogue) {
  */
 export function newScorer(params, catalogue) {
   const n = catalogue.items.length;
-  const { dislikes } = layoutOf(params, catalogue);
+  const dislikes = hasDislikes(params);
   const recency = params.get("device/recency")?.data[0] ?? 0;
   const bias = /** @type {Table} */ (params.get("items/bias")).data;
   const hop = params.has("hop/items") ? neighbours(params, n) : null;

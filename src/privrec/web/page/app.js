@@ -71,7 +71,7 @@ function tile(place) {
     const forget = () => URL.revokeObjectURL(url);
     return make("img", { className: "tile", src: url, alt: "", onload: forget, onerror: forget });
   }
-  const words = titles[place].match(/[\p{L}\p{N}]+/gu) ?? ["?"];
+  const words = titles[place].match(/\p{L}[\p{L}\p{N}]*/gu) ?? [titles[place].trim() || "?"];
   const telling = words.filter((word, k) => k > 0 || words.length < 3 || word.length > 3);
   const letters = telling.slice(0, 2).map((word) => [...word][0].toUpperCase()).join("");
   const found = make("span", { className: "tile", ariaHidden: "true" }, letters);
@@ -219,7 +219,7 @@ function reasons(item) {
 
 /** Show fields for the features of a person, and of the moment. */
 function showFeatures() {
-  const given = model.catalogue.features.filter((feature) => feature.side !== "item");
+  const given = model.features;
   $("about-you").hidden = !given.length;
   $("features").replaceChildren(...given.map((feature) => {
     const isOwn = feature.side === "user";
@@ -256,7 +256,8 @@ function showFeatures() {
 function showPromise() {
   const { strength, text, full, epsilon, delta, place, scale, not_covered: uncovered } = about.promise;
   const title = say(`${strength}-title`);
-  $("strength").textContent = epsilon === null ? title : `${title} · ε = ${epsilon}`;
+  const figure = make("span", { className: "epsilon" }, `ε\u00a0=\u00a0${epsilon}`);
+  $("strength").replaceChildren(title, ...(epsilon === null ? [] : [figure]));
   $("strength").title = delta === null ? "" : `δ = ${delta}`;
   $("strength").dataset.strength = strength;
   $("scale").hidden = place === null;
