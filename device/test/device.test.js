@@ -81,10 +81,10 @@ test("equal scores are in the order of the catalogue", async () => {
 });
 
 test("what speaks for an item adds up to its score", async () => {
-  for (const name of ["closed", "hop", "second"]) {
+  for (const name of ["closed", "hop", "second", "hop-compact"]) {
     const opened = await openModel(bytesOf(name));
     const { members } = await readArchive(new Uint8Array(bytesOf(name)));
-    const bias = readArrays(members, false).get("items/bias").data;
+    const bias = readArrays(members, true).get("items/bias").data;
     const me = opened.device({ likes: ["i4", "i7"], dislikes: ["i2"] });
     const rest = me.recommend(99).map(({ item, score }) => {
       const reasons = me.why(item);

@@ -148,6 +148,16 @@ for (const [kind, [name, change, words]] of Object.entries(WRONG)) {
   });
 }
 
+test("a number that differs in one bit has another checksum", async () => {
+  const members = await membersOf("closed.privrec");
+  const bytes = zip(members);
+  const content = members.find(([name]) => name === BIAS)[1];
+  const at = Buffer.from(bytes).indexOf(Buffer.from(content)) + content.length - 4;
+  assert.ok(await openModel(bytes));
+  bytes[at] ^= 1;
+  await assert.rejects(openModel(bytes), { message: /"params\/items\/bias.npy" is damaged/ });
+});
+
 test("a member is there once", async () => {
   const members = await membersOf("closed.privrec");
   const twice = zip([...members, members[0]]);

@@ -12,7 +12,7 @@ import exports
 import privrec
 from exports import GOLDEN, PACKAGE, ROOT, answer, random_export, run_node, write_golden
 
-GOLDEN_KINDS = ("flat", "closed", "learn", "hop", "second", "all", "all-compact")
+GOLDEN_KINDS = ("flat", "closed", "learn", "hop", "second", "all", "all-compact", "hop-compact")
 """The kinds of which the repository has a file: made by `write_golden`, with the place as seed."""
 
 
