@@ -35,6 +35,7 @@ demo: $(CORE)
 	$(BIN)/privrec evaluate runs/demo
 	$(BIN)/privrec recommend runs/demo --like 'The Silent Harbour' --like 'The Golden Garden' \
 		--like 'The Broken Letter' --feature age=18-29
+	$(BIN)/privrec export runs/demo --web runs/demo-page
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

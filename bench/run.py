@@ -7,6 +7,7 @@ from pathlib import Path
 
 import privrec  # noqa: F401  (sets up the host devices before JAX is imported)
 from crowd import many_nodes
+from device import device
 from engine import engine
 from federation import exchanges, masking, two_nodes
 from few_people import few_people
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "many-nodes": many_nodes,
     "floods": floods,
     "watch": watch,
+    "device": device,
 }
 
 

@@ -271,4 +271,4 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "json": json.loads,
     "csv": _parse_csv,
 }
-LANGUAGES = {"python", "bash", "text", *_PARSERS}
+LANGUAGES = {"python", "bash", "text", "html", *_PARSERS}

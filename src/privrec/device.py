@@ -16,11 +16,13 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from privrec.algorithms.privrec_plus.scoring import (
     LIKES,
@@ -33,8 +35,8 @@ from privrec.algorithms.privrec_plus.scoring import (
 from privrec.core.scorer import Scorer, TableScorer, moments, top_items
 from privrec.data.catalogue import Catalogue, from_json
 from privrec.data.clients import Clients
-from privrec.data.schema import check_names, encode_one
-from privrec.data.text import short
+from privrec.data.schema import check_names, encode_one, is_missing
+from privrec.data.text import short, value_text
 from privrec.errors import (
     DataError,
     RunFolderError,
@@ -49,7 +51,8 @@ from privrec.types import F32, F64
 if TYPE_CHECKING:
     from privrec.data.frames import Frame
 
-FORMAT = 1
+FORMAT, COMPACT = 1, 2
+"""The formats of an export: 32-bit arrays, and 8-bit rows with a scale each."""
 _ROOM = 2**24
 _GROWTH = 20
 """An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes. Malicious archives
@@ -116,6 +119,8 @@ class Device:
     scorer: Scorer
     data: Clients
     moment: Clients
+    features: Mapping[str, object] = field(default_factory=dict)
+    """Her own features as they were given, without the context of the moment."""
 
     def __repr__(self) -> str:
         likes = int(self.data.liked.sum())
@@ -142,6 +147,25 @@ class Device:
             if score > -np.inf
         )
 
+    def save(self) -> str:
+        """Return her items and features as text, to be kept or moved to another device.
+
+        `Model.restore` reads it, and so does the JavaScript package. The context of the moment is
+        not in it.
+        """
+        ids, item, liked = self.catalogue.item_ids, self.data.item, self.data.liked
+        features = {name: _plain(value) for name, value in self.features.items()}
+        return json.dumps(
+            {
+                "is": _STATE,
+                "format": 1,
+                "likes": [ids[k] for k in item[liked]],
+                "dislikes": [ids[k] for k in item[~liked]],
+                "features": {name: value for name, value in features.items() if value is not None},
+            },
+            ensure_ascii=False,
+        )
+
     @np.errstate(over="ignore", invalid="ignore")
     def _scores(self) -> F64:
         """Return the scores of all items, (n_items,); raise if one is not finite."""
@@ -154,6 +178,40 @@ class Device:
                 "the model's scores are not numbers: its training diverged, or it is damaged"
             )
         return scores
+
+
+_STATE = "privrec-person"
+_LONGEST_STATE = 2**24
+"""The most characters of a saved state. Chosen by hand."""
+
+
+def _plain(value: object) -> object:
+    """Return the value of a feature as JSON has it; None if it is missing."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return [value_text(entry) for entry in value if not is_missing(entry)]
+    if is_missing(value):
+        return None
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return float(value) if is_number else value_text(value)  # type: ignore[arg-type]
+
+
+def _read_state(text: str) -> dict[str, Any]:
+    """Return a saved state; raise unless it is one."""
+    try:
+        document = json.loads(text) if len(text) <= _LONGEST_STATE else None
+    except (ValueError, RecursionError):
+        document = None
+    found: dict[str, Any] = document if isinstance(document, dict) else {}
+    lists = [found.get("likes"), found.get("dislikes")]
+    items = [name for names in lists if isinstance(names, list) for name in names]
+    whole = found.get("is") == _STATE and all(isinstance(names, list) for names in lists)
+    whole = whole and isinstance(found.get("features"), dict)
+    whole = whole and all(isinstance(name, str) for name in items)
+    if not whole or len({*items}) < len(items):
+        raise DataError("this is not the saved state of a device")
+    if found.get("format") != 1:
+        raise DataError(f"this state has format {got(found.get('format'))}; format 1 is read")
+    return found
 
 
 def _share_below(scores: F64, score: float) -> float:
@@ -208,7 +266,13 @@ def new_device(
         features=encode_one(catalogue.schema, "user", given),
         context={name: bag.take(np.zeros(len(item), np.int64)) for name, bag in context.items()},
     )
-    return Device(catalogue=catalogue, scorer=scorer, data=data, moment=moments(data, context))
+    return Device(
+        catalogue=catalogue,
+        scorer=scorer,
+        data=data,
+        moment=moments(data, context),
+        features=given,
+    )
 
 
 def _named(what: str, items: object) -> list[str]:
@@ -265,6 +329,23 @@ class Model:
             self.catalogue, self._scorer(), likes=likes, dislikes=dislikes, features=features
         )
 
+    def restore(self, text: str) -> Device:
+        """Return the device of a person whose state was saved, in Python or in JavaScript.
+
+        What this model does not know is left out: items, and values of features.
+        """
+        check_kind("text", text, str, "what `save` returns")
+        state, known = _read_state(text), {*self.catalogue.item_ids}
+        features = {}
+        for name, value in state["features"].items():
+            with suppress(DataError):
+                encode_one(self.catalogue.schema, "user", {name: value})
+                features[name] = value
+        likes, dislikes = (
+            [name for name in state[key] if name in known] for key in ("likes", "dislikes")
+        )
+        return self.device(likes=likes, dislikes=dislikes, features=features)
+
     def recommend_many(
         self, likes: Mapping[str, Sequence[str]], top: int = 20
     ) -> dict[str, Recommendations]:
@@ -306,17 +387,14 @@ def read_model(file: IO[bytes], where: str) -> Model:
         members = _members(file)
         about = json.loads(members["model.json"])
         catalogue = from_json(members["catalogue.json"], f"{where}: catalogue.json")
-        params = {
-            name.removeprefix("params/").removesuffix(".npy"): _array(content)
-            for name, content in members.items()
-            if name.startswith("params/")
-        }
+        version = about.get("format") if isinstance(about, dict) else about
+        params = _arrays(members, compact=version == COMPACT)
     except _WRONG as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        version = about.get("format") if isinstance(about, dict) else about
+    if not isinstance(about, dict) or version not in (FORMAT, COMPACT):
         raise RunFolderError(
-            f"{where} is an export of format {got(version)}; this privrec reads format {FORMAT}"
+            f"{where} is an export of format {got(version)}; this privrec reads formats {FORMAT}"
+            f" and {COMPACT}"
         )
     settings, privacy = about.get("settings"), about.get("privacy")
     if not isinstance(settings, dict) or not isinstance(privacy, dict) or not params:
@@ -377,20 +455,40 @@ _WRONG = (
 )
 """The exceptions of reading a file that is not an export."""
 _HEAD = re.compile(
-    rb"\x93NUMPY\x01\x00(..)(\{'descr': '<f4', 'fortran_order': False, 'shape': "
+    rb"\x93NUMPY\x01\x00(..)(\{'descr': '(<f4|\|i1|<u2|<u4)', 'fortran_order': False, 'shape': "
     rb"\(([0-9, ]{0,99})\), \} *\n)",
     re.DOTALL,
 )
-"""The header that `np.save` writes for 32-bit floats. Other headers are refused: numpy would read
-them with Python's parser, or take memory before it looks at the size of the file."""
+"""The header that `np.save` writes for an array of these numbers. Other headers are refused: numpy
+would read them with Python's parser, or take memory before it looks at the size of the file."""
 
 
-def _array(content: bytes) -> F32:
+def _arrays(members: Mapping[str, bytes], *, compact: bool) -> dict[str, F32]:
+    """Return the parameters of an export, by name."""
+    params: dict[str, F32] = {}
+    for member, content in members.items():
+        if not member.startswith("params/"):
+            continue
+        name = member.removeprefix("params/").removesuffix(".npy")
+        array = _array(content, compact=compact)
+        if array.dtype == np.int8:
+            scale = _array(members[f"scales/{name}.npy"], compact=False)
+            if array.ndim != 2 or scale.shape != array.shape[:1]:
+                raise ValueError(f"{name} has not one scale for each row")
+            params[name] = array * scale[:, None]
+        else:
+            params[name] = array.astype(np.float32, copy=False)
+    return params
+
+
+def _array(content: bytes, *, compact: bool) -> npt.NDArray[Any]:
     head = _HEAD.match(content)
     if head is None or int.from_bytes(head[1], "little") != len(head[2]):
         raise ValueError("parameters must be 32-bit numbers, as numpy writes them")
-    shape = [int(size) for size in head[3].split(b",") if size.strip()]
-    array = np.frombuffer(content, "<f4", offset=head.end()).reshape(shape)
+    if head[3] != b"<f4" and not compact:
+        raise ValueError("parameters must be 32-bit numbers, as numpy writes them")
+    shape = [int(size) for size in head[4].split(b",") if size.strip()]
+    array = np.frombuffer(content, head[3].decode(), offset=head.end()).reshape(shape)
     if not np.isfinite(array).all():
         raise ValueError("parameters must be finite numbers")
     return array

@@ -82,7 +82,7 @@ def stop(*_: Any, **__: Any) -> NoReturn:
         ("privrec.attacks.membership.play_attack", ["attack", "RUN", "--workers", "1"], None),
         ("privrec.attacks.audit.audit", ["audit", "popularity", "--data", DATA], "begins anew"),
         ("privrec.runs.api.open_released", ["recommend", "RUN"], "begins anew"),
-        ("privrec.runs.run.export_run", ["export", "RUN", "--out", "f"], "begins anew"),
+        ("privrec.runs.run.exported", ["export", "RUN", "--out", "f"], "begins anew"),
     ],
 )
 def test_every_long_command_says_what_is_kept(

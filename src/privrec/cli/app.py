@@ -57,7 +57,10 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
     ),
     report: ("privrec report runs/first",),
     watch: ("privrec watch runs/first",),
-    export: ("privrec export runs/first --out model.privrec",),
+    export: (
+        "privrec export runs/first --out model.privrec",
+        "privrec export runs/first --web page",
+    ),
     recipes: ("privrec recipes", "privrec recipes dp-privrec-plus"),
     frontier: ("privrec frontier --data synthetic --epsilons 1,4,inf",),
     reproduce: (

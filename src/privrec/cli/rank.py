@@ -1,10 +1,11 @@
 """`privrec evaluate`, `privrec recommend` and `privrec export`: commands for a trained run."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +29,7 @@ from privrec.cli.options import JsonOption, ProtocolOption, RunArgument, names_b
 
 if TYPE_CHECKING:
     from privrec.runs.documents import Evaluation
+    from privrec.runs.run import Exported
 
 
 def evaluate(
@@ -130,7 +132,30 @@ def recommend(
 
 def export(
     run: RunArgument,
-    out: Annotated[Path, typer.Option(help="The file to write.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+    web: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder for a web page with the model, which ranks on its reader's device.",
+        ),
+    ] = None,
+    compact: Annotated[
+        bool | None,
+        typer.Option(
+            "--compact/--full",
+            help="8-bit rows of fewer dimensions, or all in 32 bits.",
+            show_default="compact with --web",
+        ),
+    ] = None,
+    title: Annotated[
+        str | None,
+        typer.Option(help="With --web: the title of the page.", show_default="the data's name"),
+    ] = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --web: pictures, named after the ids of items."),
+    ] = None,
     catalogue: Annotated[
         Path | None,
         typer.Option(
@@ -145,34 +170,70 @@ def export(
     decimal: DecimalOption = ".",
     encoding: EncodingOption = "utf-8",
 ) -> None:
-    """Write what may be released of a run to one file: model, catalogue, statement, ledger."""
+    """Write what may be released of a run, as one file or as a web page."""
     with plain_errors():
-        from privrec.data.added import read_items
         from privrec.errors import SettingsError
-        from privrec.privacy.statement import headline
         from privrec.runs.api import open_run
-        from privrec.runs.run import export_run
+        from privrec.runs.run import exported
 
+        if out is None and web is None:
+            raise SettingsError("give --out, the file to write, or --web, the folder of a page")
+        if web is None and (pictures is not None or title is not None):
+            raise SettingsError("--title and --pictures are about --web; give it too")
         if catalogue is None and (map_ or flags or ignore):
             raise SettingsError("--map, --flags and --ignore are about --catalogue; give it too")
         opened = open_run(run)
-        items = None
-        if catalogue is not None:
-            items = read_items(
-                catalogue,
-                mapping=pairs("--map", "ours=theirs", map_ or []),
-                flags=pairs("--flags", "NAME=FIRST..LAST", flags or []),
-                ignore=ignore or [],
-                decimal=decimal,
-                encoding=encoding,
-            )
-        added = export_run(opened, out, items=items, where=str(catalogue))
-        print_line(f"exported {opened.config.recipe}: {out}, {out.stat().st_size:,} bytes")
-        if catalogue is not None:
-            what = "1 new item was" if added == 1 else f"{added:,} new items were"
-            print_line(f"{what} added from public features, which costs no epsilon")
-        promised = headline(opened.privacy().as_json())
-        print_line(f"privacy: {promised}; the statement is in the file, as statement.txt")
+        how = {"decimal": decimal, "encoding": encoding, "ignore": ignore or []}
+        items = None if catalogue is None else _items(catalogue, map_ or [], flags or [], **how)
+        small = web is not None if compact is None else compact
+        found = exported(opened, str(out or web), items=items, where=str(catalogue), compact=small)
+        _write_export(found, out, web, title=title, pictures=pictures)
+
+
+def _write_export(
+    found: "Exported",
+    out: Path | None,
+    web: Path | None,
+    *,
+    title: str | None,
+    pictures: Path | None,
+) -> None:
+    """Write an exported model to a file, a web page or both, and print what was written."""
+    from privrec.privacy.statement import headline
+    from privrec.runs.run import write_export
+    from privrec.show.site import write_site
+
+    if out is not None:
+        write_export(found, out)
+        recipe = found.model.settings["recipe"]
+        print_line(f"exported {recipe}: {out}, {len(found.content):,} bytes")
+    if web is not None:
+        site = write_site(found, web, title=title, pictures=pictures)
+        more = f", {site.pictures:,} of pictures" if site.pictures else ""
+        print_line(
+            f"a page for {found.model.catalogue.n_items:,} items: {web},"
+            f" {site.model:,} bytes of the model, {site.page:,} of the page{more}"
+        )
+    if found.added is not None:
+        what = "1 new item was" if found.added == 1 else f"{found.added:,} new items were"
+        print_line(f"{what} added from public features, which costs no epsilon")
+    place = "on the page" if out is None else "in the file, as statement.txt"
+    print_line(f"privacy: {headline(found.model.privacy)}; the statement is {place}")
+    if web is not None:
+        print_line(f"open: python3 -m http.server --directory {shlex.quote(str(web))} 8000")
+        print_line("then: http://localhost:8000")
+
+
+def _items(path: Path, mapping: list[str], flags: list[str], **how: Any) -> Any:
+    """Return the table of an items file."""
+    from privrec.data.added import read_items
+
+    return read_items(
+        path,
+        mapping=pairs("--map", "ours=theirs", mapping),
+        flags=pairs("--flags", "NAME=FIRST..LAST", flags),
+        **how,
+    )
 
 
 _LONGEST = 500

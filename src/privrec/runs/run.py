@@ -8,14 +8,15 @@ a zip archive of `model.json` (settings and privacy guarantee), `statement.txt`,
 import io
 import json
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from privrec.algorithms.privrec_plus.scoring import LIKES, layout_in
 from privrec.algorithms.recipe import Plan, Recipe
 from privrec.algorithms.recipes import plan_on_device
 from privrec.data.added import with_new_items
@@ -23,7 +24,7 @@ from privrec.data.catalogue import Catalogue, to_json
 from privrec.data.frames import as_polars
 from privrec.data.sources import BUILT_IN, load
 from privrec.data.text import ITEM_LIST, natural_order, short
-from privrec.device import FORMAT, Device, Model, read_model
+from privrec.device import COMPACT, FORMAT, Device, Model, read_model
 from privrec.errors import PrivacyWarning, PrivrecError, RunFolderError, SettingsError, check_kind
 from privrec.evaluation.references import MEMORY_GB
 from privrec.privacy.calibrate import refuse_large_delta
@@ -50,6 +51,7 @@ from privrec.runs.ledger import (
     settled_ledger,
     too_few_have_learned,
 )
+from privrec.runs.packing import archive, compact_members, members
 from privrec.runs.recommend import (
     SCHEMA,
     Source,
@@ -305,18 +307,47 @@ def _is_public(prepared: Plan) -> bool:
         return False  # The built-in data is not on this machine, so this is not it.
 
 
-# The earliest time stamp of zip; it is constant, so that a run always gives the same bytes.
-_NO_TIME = (1980, 1, 1, 0, 0, 0)
+class Exported(NamedTuple):
+    """An exported model: its bytes, and the model in them.
+
+    `added` is the number of items that were added, or None if no table of items was given.
+    """
+
+    content: bytes
+    model: Model
+    added: int | None
 
 
 def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where: str = "") -> int:
     """Write everything that may be released of a finished run to a file, atomically.
 
-    `items` is a table of items, of which new ones are added from their public features. `where` is
-    the name of the table in error messages. Returns the number of added items.
+    The arguments are those of `exported`. Returns the number of added items.
     """
+    found = exported(run, str(path), items=items, where=where)
+    write_export(found, path)
+    return found.added or 0
+
+
+def write_export(found: Exported, path: Path) -> None:
+    """Write an exported model to a file, atomically."""
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder: --out takes the name of a file")
+    records.write_whole(path, found.content)
+
+
+def exported(
+    run: Run,
+    name: str,
+    *,
+    items: pl.DataFrame | None = None,
+    where: str = "",
+    compact: bool = False,
+) -> Exported:
+    """Return everything that may be released of a finished run.
+
+    `items` is a table of items. Items that the run does not have are added from their public
+    features. `name` and `where` are the names of the export and of the table in error messages.
+    """
     model = run.model()
     if other := [name for name, array in model.params.items() if array.dtype != np.float32]:
         # With neighbour matching, fedgnn has a key and the vectors of single people.
@@ -324,13 +355,18 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
             f"a run of {run.config.recipe} with {other[0]!r} cannot be exported: devices were told"
             " this of each other, and it is not for others"
         )
+    if compact and LIKES not in model.params:
+        raise RunFolderError(
+            f"a run of {run.config.recipe} has no compact export: only the models of PrivRec+ have"
+        )
     _warn_of_order(model.catalogue)
     known = model.catalogue.n_items
     if items is not None:
         model = _with_more_items(run, model, items, where)
     # The path of the data is private, so it is replaced by the catalogue's name.
     settings = {**model.settings, "data": model.catalogue.name}
-    about = {"format": FORMAT, "settings": settings, "privacy": dict(model.privacy)}
+    version = COMPACT if compact else FORMAT
+    about = {"format": version, "settings": settings, "privacy": dict(model.privacy)}
     with records.file_errors(run.folder.ledger_path, "read"):
         ledger = run.folder.ledger_path.read_bytes()
     texts = {
@@ -339,18 +375,16 @@ def export_run(run: Run, path: Path, *, items: pl.DataFrame | None = None, where
         "ledger.jsonl": ledger,
         "catalogue.json": to_json(model.catalogue).encode(),
     }
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as file:
-        for name, text in texts.items():
-            _add(file, name, text, zipfile.ZIP_DEFLATED)
-        for name in sorted(model.params):
-            array = io.BytesIO()
-            np.save(array, np.asarray(model.params[name], order="C"), allow_pickle=False)
-            _add(file, f"params/{name}.npy", array.getvalue(), zipfile.ZIP_STORED)
-    # Raises if the file cannot be read or its parts do not fit together.
-    read_model(content, str(path)).device()
-    records.write_whole(path, content.getvalue())
-    return model.catalogue.n_items - known
+    if compact:
+        layout = layout_in(model.catalogue.schema, model.catalogue.n_items, {*model.params})
+        arrays = compact_members(model.params, layout)
+    else:
+        arrays = members(model.params)
+    content = archive(texts, arrays)
+    # Raises if the file cannot be read or its parameters, catalogue and settings do not fit.
+    read_model(io.BytesIO(content), name).device()
+    added = None if items is None else model.catalogue.n_items - known
+    return Exported(content, model, added)
 
 
 def _with_more_items(run: Run, model: Model, items: pl.DataFrame, where: str) -> Model:
@@ -386,9 +420,3 @@ def _warn_of_order(catalogue: Catalogue) -> None:
             PrivacyWarning,
             stacklevel=3,
         )
-
-
-def _add(file: zipfile.ZipFile, name: str, content: bytes, compression: int) -> None:
-    entry = zipfile.ZipInfo(name, date_time=_NO_TIME)
-    entry.compress_type = compression
-    file.writestr(entry, content)

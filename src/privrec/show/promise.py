@@ -53,8 +53,13 @@ def promise_part(privacy: Privacy, lines: Sequence[LedgerLine]) -> Markup:
     )
 
 
+def scale_place(epsilon: float) -> float:
+    """Return where ε stands on the scale: from 0, strong, to 1, weak."""
+    share = log_axis([_ZONES[0][1], _ZONES[-1][2]]).share(epsilon)
+    return float(min(max(share, 0), 1))
+
+
 def _place(epsilon: float) -> float:
-    """Return the x coordinate of ε on the scale from strong to weak."""
     return 20 + 600 * log_axis([_ZONES[0][1], _ZONES[-1][2]]).share(epsilon)
 
 

@@ -1,0 +1,143 @@
+"""The files of an exported page: whole, for any address, and never over somebody's own files."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import privrec
+from commands import Refused, done, invoke
+from privrec.privacy.statement import epsilon_text
+from privrec.show.promise import scale_place
+from privrec.show.site import WEB
+from tiny import DATA
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site") / "run"
+    privrec.train("privrec-plus", DATA, out=place, rounds=0, choose=False)
+    return place
+
+
+def test_every_file_of_the_page_is_there_and_kept_for_offline_use(
+    run: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "page"
+    said = done("export", run, "--web", site, "--title", "Films & more")
+    assert "python3 -m http.server --directory" in said
+    about = json.loads((site / "about.json").read_text())
+    there = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
+    assert {*about["files"]} == {"./", *there}
+    worker = (site / "worker.js").read_text()
+    files = json.loads(re.findall(r"const FILES = (.*);", worker)[0])
+    assert {*files} == {"./", *there} - {"worker.js", "index.html"}
+    assert about["name"] == json.loads((site / "manifest.json").read_text())["name"]
+    assert about["name"] == "Films & more"
+    # Paths are relative: the page may lie anywhere.
+    for path in re.findall(r'(?:href|src)="([^"#]+)"', (site / "index.html").read_text()):
+        assert path in there
+    # The model is compact unless it is asked for in full.
+    assert privrec.open_model(site / "model.privrec").device().recommend(3)
+    small = (site / "model.privrec").stat().st_size
+    done("export", run, "--web", site, "--full")
+    assert (site / "model.privrec").stat().st_size > small
+
+
+def test_another_model_is_another_version(run: Path, tmp_path: Path) -> None:
+    """So that a browser that has kept the files takes the new ones."""
+    versions = set()
+    for words in ([], [], ["--full"], ["--title", "b"]):
+        done("export", run, "--web", tmp_path / "page", *words)
+        worker = (tmp_path / "page" / "worker.js").read_text()
+        versions.add(re.findall(r'const VERSION = "(\w{16})";', worker)[0])
+    assert len(versions) == 3
+
+
+def test_the_promise_is_that_of_the_report(run: Path, tmp_path: Path) -> None:
+    done("export", run, "--web", tmp_path / "page")
+    told = json.loads((tmp_path / "page" / "about.json").read_text())["promise"]
+    privacy = privrec.open_run(run).privacy()
+    assert (told["strength"], told["text"]) == ("none", privacy.short)
+    assert told["full"] == privacy.statement
+    assert told["epsilon"] is told["place"] is None
+
+
+def test_a_guarantee_is_told_with_its_epsilon(tmp_path: Path) -> None:
+    run = privrec.train("dp-privrec-plus", DATA, out=tmp_path / "run", delta=1e-3, epsilon=4.0)
+    done("export", tmp_path / "run", "--web", tmp_path / "page")
+    told = json.loads((tmp_path / "page" / "about.json").read_text())["promise"]
+    epsilon = run.privacy().epsilon
+    assert epsilon is not None
+    assert told["strength"] == "moderate"
+    assert told["epsilon"] == epsilon_text(epsilon)
+    assert told["place"] == pytest.approx(scale_place(epsilon), abs=1e-4)
+    assert 0.4 < told["place"] < 0.75
+
+
+def test_other_files_are_not_written_over(run: Path, scratch: Path, refused: Refused) -> None:
+    (scratch / "mine").mkdir()
+    (scratch / "mine" / "letter.txt").write_text("dear")
+    assert "mine has other files" in refused("export", run, "--web", "mine")
+    (scratch / "file").write_text("")
+    assert "file is a file" in refused("export", run, "--web", "file")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "give --out, the file to write, or --web"),
+        (["--out", "f", "--pictures", "p"], "about --web"),
+        (["--out", "f", "--title", "t"], "about --web"),
+        (["--web", "w", "--pictures", "p"], "--pictures takes a folder; got p"),
+        (["--web", "w", "--pictures", "empty"], "empty has no picture of an item"),
+    ],
+)
+def test_wrong_options_are_refused(
+    words: list[str], why: str, run: Path, scratch: Path, refused: Refused
+) -> None:
+    (scratch / "empty").mkdir()
+    assert why in refused("export", run, *words)
+
+
+def test_only_privrec_plus_has_a_compact_export(scratch: Path) -> None:
+    privrec.train("popularity", DATA, out=scratch / "other")
+    ran = invoke("export", "other", "--web", "page")
+    assert ran.exit_code == 2
+    assert "popularity has no compact export" in ran.stderr
+    assert not (scratch / "page").exists()
+
+
+def test_pictures_are_one_file(run: Path, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for name in ("i3.png", "i5.JPG", "other.png", "i7.txt"):
+        (pictures / name).write_bytes(name.encode())
+    said = done("export", run, "--web", tmp_path / "page", "--pictures", pictures)
+    about = json.loads((tmp_path / "page" / "about.json").read_text())
+    assert about["pictures"] == {"i3.png": ["i3", "image/png"], "i5.JPG": ["i5", "image/jpeg"]}
+    with zipfile.ZipFile(tmp_path / "page" / "pictures.zip") as file:
+        assert {name: file.read(name) for name in file.namelist()} == {
+            name: name.encode() for name in about["pictures"]
+        }
+    size = (tmp_path / "page" / "pictures.zip").stat().st_size
+    assert f"{size:,} of pictures" in said
+
+
+def test_the_policy_allows_nothing_from_elsewhere() -> None:
+    page = (WEB / "page" / "index.html").read_text()
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["connect-src"] == "'self'"
+    assert {source for rule in rules.values() for source in rule.split()} == {
+        "'none'", "'self'", "blob:",
+    }  # fmt: skip
+
+
+def test_the_icons_are_of_the_size_that_they_say() -> None:
+    for size in (192, 512):
+        content = (WEB / "page" / f"icon-{size}.png").read_bytes()
+        assert content[16:24] == size.to_bytes(4) * 2
