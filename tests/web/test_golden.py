@@ -4,6 +4,8 @@ The package's own tests run here with Node, so that one command runs all tests.
 """
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,16 @@ def test_no_registry_is_named_in_the_package() -> None:
     assert about["version"] == privrec.__version__
     assert about["license"] == "Apache-2.0"
     assert ROOT / "src" in exports.SOURCES.parents
+
+
+@pytest.mark.slow
+def test_the_types_in_comments_hold(tmp_path: Path) -> None:
+    npm = shutil.which("npm")
+    words = ["install", "--no-save", "--no-package-lock", "--prefix", str(tmp_path), "typescript"]
+    ran = npm and subprocess.run([npm, *words], capture_output=True, check=False, timeout=300)
+    compiler = tmp_path / "node_modules" / ".bin" / "tsc"
+    if not ran or not compiler.exists():
+        pytest.skip("npm cannot fetch TypeScript here: the types were not checked")
+    words = [str(compiler), "-p", str(PACKAGE), "--noEmit"]
+    said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert (said.returncode, said.stdout) == (0, "")

@@ -7,9 +7,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from exports import GOLDEN, PACKAGE, SOURCES, random_export, run_node
+from exports import GOLDEN, PACKAGE, SOURCES, random_catalogue, random_export, run_node
+from privrec.data.catalogue import to_json
+from privrec.runs.packing import _eight_bits, archive
 
 MIB = 2**20
 
@@ -100,6 +104,25 @@ def test_a_small_file_does_not_unpack_to_much(megabytes: int, tmp_path: Path) ->
     took, said = growth(path)
     assert took <= 3 * path.stat().st_size + 64 * MIB
     assert "PrivrecError" in said
+
+
+@pytest.mark.slow
+def test_a_compact_model_of_long_vectors_is_opened(tmp_path: Path) -> None:
+    """It unpacks to four times its size, as that of Gowalla does."""
+    n, path = 40_000, tmp_path / "model"
+    table = np.random.default_rng(0).normal(size=(n, 1024)).astype(np.float32)
+    rows, scale = _eight_bits(table, 1.5)
+    arrays: dict[str, npt.NDArray[np.generic]]
+    arrays = {f"params/{name}.npy": rows for name in ("history/like", "items/out")}
+    arrays |= {f"scales/{name}.npy": scale for name in ("history/like", "items/out")}
+    arrays["params/items/bias.npy"] = table[:, 0]
+    about = {"format": 2, "settings": {}, "privacy": {}}
+    catalogue = to_json(random_catalogue(n, features=False))
+    texts = {"model.json": json.dumps(about).encode(), "catalogue.json": catalogue.encode()}
+    path.write_bytes(archive(texts, arrays))
+    took, said = growth(path)
+    assert said == "opened"
+    assert took <= 6 * path.stat().st_size + 64 * MIB
 
 
 @pytest.mark.slow

@@ -69,18 +69,20 @@ def compact_members(
             found[f"params/{name}.npy"] = array.astype(small)
         elif array.ndim == 2:
             is_rough = name in (*layout.names, OUT, SECOND)
-            rows, scale = _eight_bits(array, _STEP if is_rough else 0.0)
+            step = _STEP if array.shape[1] <= _LONG else _LONG_STEP
+            rows, scale = _eight_bits(array, step if is_rough else 0.0)
             found |= {f"params/{name}.npy": rows, f"scales/{name}.npy": scale}
         else:
             found[f"params/{name}.npy"] = array
     return found
 
 
-_STEP = 0.8
+_STEP, _LONG, _LONG_STEP = 0.8, 512, 1.5
 """The step between two numbers of 8 bits, for the vectors of the history model and of the second
 model, over the root mean square of the table. Most numbers are then small, and take some 3 bits in
 the archive. Numbers of different sizes must have the same step: a step for each row, or a rotation
-before, lost more Hits@20 in the same bytes. Measured on MovieLens-1M (docs/results.md)."""
+before, lost more Hits@20 in the same bytes. Measured on MovieLens-1M (docs/results.md). Vectors of
+more than `_LONG` numbers have the step `_LONG_STEP`, measured on Gowalla."""
 
 
 def _eight_bits(table: F32, step: float) -> tuple[npt.NDArray[np.int8], F32]:
