@@ -107,6 +107,7 @@ def test_connections_leave_the_server_files_to_write(
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 200, limit[1]))
     monkeypatch.setattr(links, "_allow_connections", lambda: None)
     monkeypatch.setattr(links, "HANDSHAKE_SECONDS", 1.0)
+    monkeypatch.setattr(links, "_EACH_ADDRESS", 10_000)
     try:
         with linked(tmp_path, 0) as (net, link), ExitStack() as stack:
             ended = 0
@@ -127,6 +128,7 @@ def test_one_address_has_a_largest_number_of_connections(
 ) -> None:
     """Other addresses still come in, and so does the address itself when it has closed some."""
     monkeypatch.setattr(links, "_EACH_ADDRESS", 10)
+    monkeypatch.setattr(links, "HANDSHAKE_SECONDS", 600.0)
     with linked(tmp_path) as (net, link), ExitStack() as stack:
         place = (LOCAL, net.port)
         many = [stack.enter_context(socket.create_connection(place, LONG)) for _ in range(40)]
@@ -140,6 +142,14 @@ def test_one_address_has_a_largest_number_of_connections(
             one.close()
         net.start(0)
         until(lambda: link.online() == {0})
+
+
+def test_connections_of_one_network_count_as_those_of_one_address() -> None:
+    assert links._origin("10.0.0.1") != links._origin("10.0.0.2")
+    assert links._origin("2001:db8::1") == links._origin("2001:db8::ffff:2")
+    assert links._origin("2001:db8::1") != links._origin("2001:db8:0:1::1")
+    assert links._origin("fe80::1%eth0") == links._origin("fe80::2")
+    assert links._origin("::ffff:10.0.0.1") == links._origin("10.0.0.1")
 
 
 def is_ended(line: socket.socket) -> bool:
@@ -166,7 +176,10 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-def test_a_connection_that_waits_holds_little_memory(tmp_path: Path) -> None:
+def test_a_connection_that_waits_holds_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_EACH_ADDRESS", 1000)
     count, me = 400, psutil.Process()
     with linked(tmp_path) as (net, _):
         before = me.memory_info().rss

@@ -25,7 +25,8 @@ from privrec.protocol.wire import Reply, Request
 from privrec.runs import folder as records
 from privrec.runs.api import open_run
 from privrec.runs.loop import play_stages
-from privrec.transport.flower.app import accept, accepted_terms, write_app
+from privrec.show.nodes import is_server
+from privrec.transport.flower.app import STATE, accept, accepted_terms, write_app
 from privrec.transport.flower.node import answer, greet, greeting
 from privrec.transport.local import LocalFederation, make_local
 from privrec.transport.run_node import serve_node
@@ -190,3 +191,25 @@ def test_the_commands_prepare_a_run(scratch: Path, refused: Refused) -> None:
     assert "in the way" in refused("federate", "flower-app", fed.server.path, "--out", "app")
     few = refused("federate", "flower-app", fed.server.path, "--out", "b", "--nodes", scratch)
     assert "0 folders of nodes" in few
+
+
+def test_accepting_terms_ends_an_attempt_under_older_ones(local: LocalFederation) -> None:
+    node = local.node(0)
+    (node / STATE).write_bytes(b"mark")
+    accept(node, local.server.terms, dry_run=True)
+    assert (node / STATE).exists()
+    accept(node, local.server.terms)
+    assert not (node / STATE).exists()
+
+
+def test_a_nodes_folder_is_not_taken_for_a_servers(local: LocalFederation) -> None:
+    assert is_server(local.server.path)
+    assert not is_server(local.node(0))
+
+
+def test_an_app_of_a_folder_without_a_name_in_text_is_not_begun(local: LocalFederation) -> None:
+    server, out = local.path / "s\udcff", local.path / "app"
+    local.server.path.rename(server)
+    with pytest.raises(FederationError, match="UTF-8"):
+        write_app(out, server, None)
+    assert not out.exists()

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import shlex
 import time
@@ -214,6 +215,19 @@ def test_status_names_who_is_missing_and_says_that_a_server_is_dead(host: Path) 
         f"south .*missing, since {datetime.fromtimestamp(since):%Y-%m-%d %H:%M:%S}", dead
     )
     assert status["missing"]["2"] is None
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{", '{"last": {"0": 1e300}}', '{"last": {"0": NaN}}', '{"last": {"0": -1}}']
+)
+def test_a_status_of_another_hand_is_refused(tmp_path: Path, content: str | None) -> None:
+    place = tmp_path / "status.json"
+    if content is None:
+        os.mkfifo(place)
+    else:
+        place.write_text(content)
+    with pytest.raises(FederationError, match="damaged"):
+        ServerStatus.read(place)
 
 
 def test_a_server_that_waits_in_vain_names_who_is_missing(host: Path) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privrec.core.phase import Cohort, Executor, Phase, Told
 from privrec.core.round import Network
@@ -34,6 +34,10 @@ from privrec.types import IntArray, Leaf
 
 _LONGEST_REASON, _MOST_REASONS = 120, 100
 """The most letters of a refusal's reason, and the most reasons, since nodes choose the texts."""
+
+
+_LARGEST_STATUS = 2**24
+"""The most bytes of a status; one of a thousand nodes has less than a megabyte."""
 
 
 class ServerStatus(BaseModel):
@@ -60,12 +64,14 @@ class ServerStatus(BaseModel):
     abandoned: int = 0
     online: set[int] = set()
     silent: set[int] = set()
-    last: dict[int, float] = {}
+    last: dict[int, Annotated[float, Field(ge=0, le=2**33)]] = {}
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the status in a file."""
+        """Return the status in a file; raise if it is not one, or too large to be one."""
         try:
+            if path.exists() and not (path.is_file() and path.stat().st_size <= _LARGEST_STATUS):
+                raise FederationError(f"{path} is damaged")
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise FederationError(f"{path} is damaged") from error

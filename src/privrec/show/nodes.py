@@ -60,7 +60,7 @@ def nodes_html(path: Path) -> Markup:
     try:
         status, terms = ServerStatus.read(folder.status), read_terms(folder.terms)
     except (FederationError, OSError):
-        return Markup()  # The server has not started yet.
+        return Markup()  # The server has not started yet, or its files are damaged.
     return part(
         "nodes.html",
         table=node_table(terms, status),

@@ -66,9 +66,10 @@ REASONS = {
     r"CERTIFICATE_VERIFY_FAILED": (
         "the certificate of {server} was not signed by the authority in {ca}"
     ),
-    r"WRONG_VERSION_NUMBER|record layer failure|UNEXPECTED_EOF|HTTP_REQUEST": (
+    r"WRONG_VERSION_NUMBER|record layer failure|HTTP_REQUEST": (
         "{server} speaks plain HTTP instead of TLS"
     ),
+    r"UNEXPECTED_EOF": "{server} closed the connection: it may have too many connections",
     r"^403 ": "{server} does not accept the key {key}: it is not enrolled there",
     r"^409 ": "{server} does not accept the key {key}: it is in use elsewhere",
 }

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hashlib
 import hmac
+import ipaddress
 import json
 import logging
 import math
@@ -72,9 +73,9 @@ _CHUNK = 2**16
 for each node."""
 _TLS_BUFFER = 2**15
 """The bytes that a TLS connection can receive at a time; each open connection holds so many."""
-_EACH_ADDRESS = 1000
+_EACH_ADDRESS = 50
 """One address has at most so many connections, and two more for each enrolled node: nodes may share
-an address."""
+an address. Chosen by hand: a thousand strangers that encrypt nothing keep a core busy."""
 _SPARE_FILES = 100
 """The number of files that the process can open even with the largest number of connections."""
 HANDSHAKE_SECONDS = 10.0
@@ -116,7 +117,7 @@ def open_link(
     _allow_connections()
     # asyncio has no argument for it, and 256 kB for a connection that mostly waits.
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
-    with _listening(host, port, _EACH_ADDRESS + 2 * len(public_keys)) as line:
+    with _listening(host, port, _EACH_ADDRESS + 2 * len(public_keys), office.counts) as line:
         config = uvicorn.Config(
             office.app(),
             http=TimedHttpProtocol,
@@ -190,14 +191,14 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int, most: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int, most: int, counts: "Counter[str]") -> Iterator[socket.socket]:
     """Yield a socket that listens, with at most `most` connections of one address.
 
     A connection ends when the other side does not answer.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        line = _Line(socket.create_server((host, port), family=family, backlog=2048), most)
+        line = _Line(socket.create_server((host, port), family=family, backlog=2048), most, counts)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise FederationError(f"another server already listens on {host}:{port}") from error
@@ -217,21 +218,31 @@ class _Line(socket.socket):
     stranger could do so, or fill the memory.
     """
 
-    def __init__(self, line: socket.socket, each: int) -> None:
+    def __init__(self, line: socket.socket, each: int, counts: "Counter[str]") -> None:
         super().__init__(line.family, line.type, line.proto, line.detach())
         # A new connection gets the smallest free file number. So this limit on the number is a
         # limit on the open files.
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE_FILES
-        self._each, self._of = each, Counter[str]()
+        self._each, self._of, self._counts = each, Counter[str](), counts
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection and its remote address."""
         connection, address = super().accept()
-        if connection.fileno() >= self.most or self._of[address[0]] >= self._each:
+        origin = _origin(address[0])
+        if connection.fileno() >= self.most or self._of[origin] >= self._each:
             connection.close()
+            self._counts["refused connections"] += 1
             raise ConnectionAbortedError
-        return _Connection(connection, address[0], self._of), address
+        return _Connection(connection, origin, self._of), address
+
+
+def _origin(host: str) -> str:
+    """Return an address, or of IPv6 its first 64 bits: whoever has one has all that begin so."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.version == 4:
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
 class _Connection(socket.socket):

@@ -89,6 +89,8 @@ class _Collector:
         yield _counter("exchanges", "Questions to all nodes of a round.", counts["exchanges"])
         yield _counter("rounds_abandoned", "Attempts that published nothing.", status.abandoned)
         yield _counter("received_bytes", "Bytes of replies.", counts["bytes in"])
+        closed = counts["refused connections"]
+        yield _counter("refused_connections", "Connections beyond the limits.", closed)
         refused = CounterMetricFamily(
             "privrec_refused", "Requests and replies that were refused.", labels=["kind"]
         )

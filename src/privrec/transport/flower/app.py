@@ -36,9 +36,13 @@ clientapp = "privrec.transport.flower.client:app"
 """
 
 
+STATE = "flower-state"
+"""The file of a node with a hash of the state of an attempt that may be used next."""
+
+
 def accepted_terms(node: Path) -> Path:
     """Return the path of the terms that the owner of a node accepted for Flower."""
-    return node / "terms.json"
+    return node / "flower-terms.json"
 
 
 def write_app(path: Path, server: Path, nodes: Path | None) -> None:
@@ -64,8 +68,12 @@ def write_app(path: Path, server: Path, nodes: Path | None) -> None:
         nodes=NODES,
         folders=toml_value("" if nodes is None else str(nodes.resolve())),
     )
+    try:
+        content = project.encode()
+    except UnicodeEncodeError as error:
+        raise FederationError("the path of a folder must be text in UTF-8") from error
     path.mkdir(parents=True, exist_ok=True)
-    (path / "pyproject.toml").write_text(project, encoding="utf-8")
+    (path / "pyproject.toml").write_bytes(content)
 
 
 def node_folders(path: Path) -> list[Path]:
@@ -80,5 +88,7 @@ def accept(node: Path, terms_path: Path, *, dry_run: bool = False) -> Terms:
     with locked(node):
         open_node(node, terms)
         if not dry_run:
+            # An attempt under older terms does not go on.
+            (node / STATE).unlink(missing_ok=True)
             write_private(accepted_terms(node), terms.json_text.encode())
     return terms

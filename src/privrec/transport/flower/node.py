@@ -14,7 +14,7 @@ from privrec.errors import FederationError
 from privrec.protocol.certificates import public_key_text, read_private_key, sign, write_private
 from privrec.protocol.enrolment import NodeFolder
 from privrec.protocol.terms import Terms, check_transport, read_terms
-from privrec.transport.flower.app import accepted_terms
+from privrec.transport.flower.app import STATE, accepted_terms
 from privrec.transport.run_node import open_node
 
 
@@ -35,7 +35,7 @@ def greet(path: Path, challenge: bytes) -> bytes:
 def answer(path: Path, request: bytes, state: bytes) -> tuple[bytes, bytes]:
     """Return the reply to a request, and the state for the next request."""
     # Several processes compare times, also on several machines: by the clock of the day.
-    node, mark = open_node(path, _accepted(path), clock=time.time), path / "flower-state"
+    node, mark = open_node(path, _accepted(path), clock=time.time), path / STATE
     expected = mark.read_bytes() if mark.is_file() else b""
     mark.unlink(missing_ok=True)
     if state and hashlib.sha256(state).digest() == expected:
