@@ -10,6 +10,8 @@ import pytest
 import privrec
 from commands import Refused, done, invoke
 from privrec.privacy.statement import epsilon_text
+from privrec.runs.folder import write_whole
+from privrec.show import site
 from privrec.show.promise import scale_place
 from privrec.show.site import WEB
 from tiny import DATA
@@ -25,25 +27,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_file_of_the_page_is_there_and_kept_for_offline_use(
     run: Path, tmp_path: Path
 ) -> None:
-    site = tmp_path / "page"
-    said = done("export", run, "--web", site, "--title", "Films & more")
+    page = tmp_path / "page"
+    said = done("export", run, "--web", page, "--title", "Films & more")
     assert "python3 -m http.server --directory" in said
-    about = json.loads((site / "about.json").read_text())
-    there = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
+    about = json.loads((page / "about.json").read_text())
+    there = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
     assert {*about["files"]} == {"./", *there}
-    worker = (site / "worker.js").read_text()
+    worker = (page / "worker.js").read_text()
     files = json.loads(re.findall(r"const FILES = (.*);", worker)[0])
     assert {*files} == {"./", *there} - {"worker.js", "index.html"}
-    assert about["name"] == json.loads((site / "manifest.json").read_text())["name"]
+    assert about["name"] == json.loads((page / "manifest.json").read_text())["name"]
     assert about["name"] == "Films & more"
     # Paths are relative: the page may lie anywhere.
-    for path in re.findall(r'(?:href|src)="([^"#]+)"', (site / "index.html").read_text()):
+    for path in re.findall(r'(?:href|src)="([^"#]+)"', (page / "index.html").read_text()):
         assert path in there
     # The model is compact unless it is asked for in full.
-    assert privrec.open_model(site / "model.privrec").device().recommend(3)
-    small = (site / "model.privrec").stat().st_size
-    done("export", run, "--web", site, "--full")
-    assert (site / "model.privrec").stat().st_size > small
+    assert privrec.open_model(page / "model.privrec").device().recommend(3)
+    small = (page / "model.privrec").stat().st_size
+    done("export", run, "--web", page, "--full")
+    assert (page / "model.privrec").stat().st_size > small
 
 
 def test_another_model_is_another_version(run: Path, tmp_path: Path) -> None:
@@ -54,6 +56,32 @@ def test_another_model_is_another_version(run: Path, tmp_path: Path) -> None:
         worker = (tmp_path / "page" / "worker.js").read_text()
         versions.add(re.findall(r'const VERSION = "(\w{16})";', worker)[0])
     assert len(versions) == 3
+
+
+def cut_off(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let the next export end before this file is written."""
+
+    def write(path: Path, content: bytes) -> None:
+        if path.name == name:
+            raise KeyboardInterrupt
+        write_whole(path, content)
+
+    monkeypatch.setattr(site, "write_whole", write)
+
+
+@pytest.mark.parametrize("name", ["index.js", "model.privrec", "manifest.json", "about.json"])
+def test_the_worker_has_a_new_version_only_when_all_other_files_are_new(
+    name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a browser would keep old files under the new version, and never ask again."""
+    done("export", run, "--web", tmp_path / "page")
+    before = (tmp_path / "page" / "worker.js").read_bytes()
+    cut_off(monkeypatch, name)
+    assert invoke("export", run, "--web", tmp_path / "page", "--full").exit_code != 0
+    assert (tmp_path / "page" / "worker.js").read_bytes() == before
+    monkeypatch.undo()
+    done("export", run, "--web", tmp_path / "page", "--full")
+    assert (tmp_path / "page" / "worker.js").read_bytes() != before
 
 
 def test_the_promise_is_that_of_the_report(run: Path, tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def write_site(
         "files": ["./", *sorted({*files, _MARK})],
     }
     files[_MARK] = json.dumps(about, ensure_ascii=False).encode()
+    # The worker is the last file: a browser that sees its new version takes new files only.
     files["worker.js"] = _worker(files)
+    files["worker.js"] = files.pop("worker.js")
     for name, content in files.items():
         write_whole(folder / name, content)
     more = len(files[_MARK])
