@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -109,8 +110,21 @@ def test_other_files_are_not_written_over(run: Path, scratch: Path, refused: Ref
     (scratch / "mine").mkdir()
     (scratch / "mine" / "letter.txt").write_text("dear")
     assert "mine has other files" in refused("export", run, "--web", "mine")
+    for about in ('{"name": "My shop"}', '{"is": "shop"}', "[]", "{", "[" * 100_000, "\xe9"):
+        (scratch / "mine" / "about.json").write_text(about, encoding="latin-1")
+        assert "mine has other files" in refused("export", run, "--web", "mine")
+    assert len([*(scratch / "mine").iterdir()]) == 2
     (scratch / "file").write_text("")
     assert "file is a file" in refused("export", run, "--web", "file")
+
+
+def test_a_link_is_not_followed(run: Path, scratch: Path, refused: Refused) -> None:
+    done("export", run, "--web", "page")
+    (scratch / "mine").mkdir()
+    shutil.rmtree(scratch / "page" / "device")
+    (scratch / "page" / "device").symlink_to(scratch / "mine")
+    assert "page/device is a link" in refused("export", run, "--web", "page")
+    assert not [*(scratch / "mine").iterdir()]
 
 
 @pytest.mark.parametrize(
