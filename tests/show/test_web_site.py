@@ -85,6 +85,19 @@ def test_the_worker_has_a_new_version_only_when_all_other_files_are_new(
     assert (tmp_path / "page" / "worker.js").read_bytes() != before
 
 
+@pytest.mark.parametrize("name", ["app.js", "model.privrec", "worker.js"])
+def test_an_export_that_was_cut_off_begins_anew(
+    name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(monkeypatch, name)
+    assert invoke("export", run, "--web", tmp_path / "page").exit_code != 0
+    assert not (tmp_path / "page" / name).exists()
+    monkeypatch.undo()
+    done("export", run, "--web", tmp_path / "page")
+    assert (tmp_path / "page" / name).is_file()
+    assert "promise" in json.loads((tmp_path / "page" / "about.json").read_text())
+
+
 def test_the_promise_is_that_of_the_report(run: Path, tmp_path: Path) -> None:
     done("export", run, "--web", tmp_path / "page")
     told = json.loads((tmp_path / "page" / "about.json").read_text())["promise"]

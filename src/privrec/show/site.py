@@ -73,6 +73,8 @@ def write_site(
     # The worker is the last file: a browser that sees its new version takes new files only.
     files["worker.js"] = _worker(files)
     files["worker.js"] = files.pop("worker.js")
+    if not (folder / _MARK).exists():  # So that a first export that is cut off can begin anew.
+        write_whole(folder / _MARK, json.dumps({"is": _KIND}).encode())
     for name, content in files.items():
         write_whole(folder / name, content)
     more = len(files[_MARK])
