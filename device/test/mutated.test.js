@@ -158,6 +158,15 @@ test("a number that differs in one bit has another checksum", async () => {
   await assert.rejects(openModel(bytes), { message: /"params\/items\/bias.npy" is damaged/ });
 });
 
+test("the vectors of the second model have a limit", async () => {
+  const members = await membersOf("closed.privrec");
+  const weight = ["params/second/weight.npy", shaped("<f4", "()", 4)()];
+  const vectors = (width) => ["params/second/vectors.npy", shaped("<f4", `(30, ${width})`, 120 * width)()];
+  assert.ok(await openModel(zip([...members, weight, vectors(1024)])));
+  const wide = zip([...members, weight, vectors(1025)]);
+  await assert.rejects(openModel(wide), { message: /second\/vectors must have <= 1024 columns/ });
+});
+
 test("a member is there once", async () => {
   const members = await membersOf("closed.privrec");
   const twice = zip([...members, members[0]]);

@@ -85,7 +85,7 @@ def test_the_worker_has_a_new_version_only_when_all_other_files_are_new(
     assert (tmp_path / "page" / "worker.js").read_bytes() != before
 
 
-@pytest.mark.parametrize("name", ["app.js", "model.privrec", "worker.js"])
+@pytest.mark.parametrize("name", ["style.css", "manifest.json", "model.privrec"])
 def test_an_export_that_was_cut_off_begins_anew(
     name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
