@@ -296,6 +296,25 @@ def test_it_is_readable_on_any_screen(
             assert found["impact"] not in ("serious", "critical"), found
 
 
+BOXES = """() => {
+  scrollTo(0, document.body.scrollHeight);
+  const box = (name) => document.querySelector(name).getBoundingClientRect();
+  const [you, trust] = [box(".you"), box(".trust")];
+  return [you.bottom <= trust.top, you.height <= innerHeight];
+}"""
+
+
+@pytest.mark.parametrize("height", [400, 800])
+def test_what_she_likes_covers_nothing_else(browser: "Browser", site: Path, height: int) -> None:
+    with serving(site) as server, visiting(browser, server.url) as (_, visit):
+        page = visit.page
+        page.set_viewport_size({"width": 1200, "height": height})
+        page.fill("#query", "the")
+        page.locator("#matches .like").first.click()
+        page.wait_for_function("() => document.querySelectorAll('#matches li').length === 6")
+        assert page.evaluate(BOXES) == [True, True]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _axe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fetch axe-core, which checks accessibility; without it, only our own checks are made."""
