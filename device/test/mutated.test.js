@@ -167,6 +167,30 @@ test("the vectors of the second model have a limit", async () => {
   await assert.rejects(openModel(wide), { message: /second\/vectors must have <= 1024 columns/ });
 });
 
+/** Return an archive whose directory was changed: a view of each entry, from its first byte. */
+function directed(members, change) {
+  const bytes = zip(members);
+  const view = new DataView(bytes.buffer, bytes.byteOffset);
+  let at = view.getUint32(bytes.length - 6, true);
+  members.forEach(([name], k) => {
+    change(new DataView(bytes.buffer, bytes.byteOffset + at), k);
+    at += 46 + Buffer.from(name).length;
+  });
+  return bytes;
+}
+
+test("many members of one stream are refused before they are unpacked", async () => {
+  const members = [...Array(9).keys()].map((k) => [`m${k}`, new Uint8Array(1000)]);
+  const same = directed(members, (entry) => entry.setUint32(42, 0, true));
+  await assert.rejects(openModel(same), { message: /"m1" has another name at its place/ });
+  const overlapping = directed(members, (entry, k) => {
+    entry.setUint16(10, 8, true);
+    entry.setUint32(20, 1000 * (9 - k), true);
+    entry.setUint32(24, 0, true);
+  });
+  await assert.rejects(openModel(overlapping), { message: /its members overlap/ });
+});
+
 test("a member is there once", async () => {
   const members = await membersOf("closed.privrec");
   const twice = zip([...members, members[0]]);
