@@ -94,8 +94,10 @@ const headed = (header, size = 120) => {
   const head = `\x93NUMPY\x01\x00${String.fromCharCode(header.length & 255, header.length >> 8)}`;
   return () => new Uint8Array([...Buffer.from(head + header, "latin1"), ...new Uint8Array(size)]);
 };
-const shaped = (kind, shape, size) =>
-  headed(`{'descr': '${kind}', 'fortran_order': False, 'shape': ${shape}, }\n`, size);
+const shaped = (kind, shape, size, more = 0) => {
+  const head = `{'descr': '${kind}', 'fortran_order': False, 'shape': ${shape}, }`;
+  return headed(`${head.padEnd(181 + more)}\n`, size);
+};
 const floats = (value) => (bytes) => {
   const numbers = bytes.slice();
   new DataView(numbers.buffer).setFloat32(numbers.length - 4, value, true);
@@ -114,6 +116,7 @@ const WRONG = {
   "a long header": [BIAS, headed(" ".repeat(60_000)), /32-bit numbers/],
   "less than nothing": [BIAS, shaped("<f4", "(-30,)"), /32-bit numbers/],
   "many digits": [BIAS, shaped("<f4", `(${"9".repeat(90)},)`), /another size/],
+  "numbers at an odd place": [BIAS, shaped("<f4", "(30,)", 120, 1), /as numpy writes them/],
   "another length": [BIAS, shaped("<f4", "(31,)"), /another size/],
   "another shape": [BIAS, shaped("<f4", "(30, 1)"), /must have shape \(30\); got \(30, 1\)/],
   "no dimension": [BIAS, shaped("<f4", "()", 4), /must have shape \(30\); got \(\)/],
