@@ -446,6 +446,24 @@ def test_the_page_of_the_tutorial_works(browser: "Browser", site: Path, tmp_path
         context.close()
 
 
+SPOIL = """async () => {
+  const { write } = await import("./store.js");
+  await write("person", '{"is": "other"}');
+}"""
+
+
+def test_a_kept_state_that_cannot_be_read_is_left_out(browser: "Browser", site: Path) -> None:
+    with serving(site) as server, visiting(browser, server.url) as (_, visit):
+        page = visit.page
+        page.evaluate(SPOIL)
+        page.reload()
+        page.wait_for_selector("body[data-state=ready]")
+        assert "cannot be read" in page.inner_text("#begin")
+        page.locator("#list .like").first.click()
+        assert not page.locator("#begin").is_visible()
+        page.wait_for_function("() => (document.body.dataset.kept ?? '').includes('privrec')")
+
+
 def test_another_address_is_counted(browser: "Browser", site: Path) -> None:
     """The meter is able to show something else than zero."""
     with serving(site) as server, visiting(browser, server.url) as (_, visit):
