@@ -196,3 +196,13 @@ def test_the_icons_are_of_the_size_that_they_say() -> None:
     for size in (192, 512):
         content = (WEB / "page" / f"icon-{size}.png").read_bytes()
         assert content[16:24] == size.to_bytes(4) * 2
+
+
+def test_the_meter_claims_no_more_than_it_sees() -> None:
+    """Browsers list the addresses of requests, but neither their bodies nor WebSockets."""
+    messages = json.loads((WEB / "page" / "messages.json").read_text(encoding="utf-8"))
+    for language, addresses in (("en", "in addresses"), ("de", "in Adressen")):
+        said = messages[language]
+        assert said["bytes"].endswith(addresses)
+        assert "WebSocket" in said["sentNote"]
+        assert said["requests"].endswith(("files of its own.", "Dateien abgerufen."))
