@@ -110,6 +110,16 @@ def test_numbers_that_are_too_large_are_no_scores(
             assert "scores are not numbers" in refused("recommend", "bad", *ASKED, *more)
 
 
+def test_the_second_model_has_a_limit(whole: Members, scratch: Path, refused: Refused) -> None:
+    """Its memory grows with the square of the width, and its time with the cube."""
+    for width, name in ((1024, "good"), (1025, "bad")):
+        more = {"second/vectors": npy(np.zeros((ITEMS, width))), "second/weight": npy(1.0)}
+        arrays = {f"params/{key}.npy": array for key, array in more.items()}
+        write({**whole, **arrays}, scratch / name)
+    done("recommend", "good", *ASKED)
+    assert "must have <= 1,024 columns; got 1,025" in refused("recommend", "bad", *ASKED)
+
+
 def shape_of(members: Members, name: str) -> tuple[int, ...]:
     return tuple(np.load(io.BytesIO(members[name])).shape)
 

@@ -94,8 +94,10 @@ const headed = (header, size = 120) => {
   const head = `\x93NUMPY\x01\x00${String.fromCharCode(header.length & 255, header.length >> 8)}`;
   return () => new Uint8Array([...Buffer.from(head + header, "latin1"), ...new Uint8Array(size)]);
 };
-const shaped = (kind, shape, size) =>
-  headed(`{'descr': '${kind}', 'fortran_order': False, 'shape': ${shape}, }\n`, size);
+const shaped = (kind, shape, size, more = 0) => {
+  const head = `{'descr': '${kind}', 'fortran_order': False, 'shape': ${shape}, }`;
+  return headed(`${head.padEnd(181 + more)}\n`, size);
+};
 const floats = (value) => (bytes) => {
   const numbers = bytes.slice();
   new DataView(numbers.buffer).setFloat32(numbers.length - 4, value, true);
@@ -114,6 +116,7 @@ const WRONG = {
   "a long header": [BIAS, headed(" ".repeat(60_000)), /32-bit numbers/],
   "less than nothing": [BIAS, shaped("<f4", "(-30,)"), /32-bit numbers/],
   "many digits": [BIAS, shaped("<f4", `(${"9".repeat(90)},)`), /another size/],
+  "numbers at an odd place": [BIAS, shaped("<f4", "(30,)", 120, 1), /as numpy writes them/],
   "another length": [BIAS, shaped("<f4", "(31,)"), /another size/],
   "another shape": [BIAS, shaped("<f4", "(30, 1)"), /must have shape \(30\); got \(30, 1\)/],
   "no dimension": [BIAS, shaped("<f4", "()", 4), /must have shape \(30\); got \(\)/],
@@ -156,6 +159,39 @@ test("a number that differs in one bit has another checksum", async () => {
   assert.ok(await openModel(bytes));
   bytes[at] ^= 1;
   await assert.rejects(openModel(bytes), { message: /"params\/items\/bias.npy" is damaged/ });
+});
+
+test("the vectors of the second model have a limit", async () => {
+  const members = await membersOf("closed.privrec");
+  const weight = ["params/second/weight.npy", shaped("<f4", "()", 4)()];
+  const vectors = (width) => ["params/second/vectors.npy", shaped("<f4", `(30, ${width})`, 120 * width)()];
+  assert.ok(await openModel(zip([...members, weight, vectors(1024)])));
+  const wide = zip([...members, weight, vectors(1025)]);
+  await assert.rejects(openModel(wide), { message: /second\/vectors must have <= 1024 columns/ });
+});
+
+/** Return an archive whose directory was changed: a view of each entry, from its first byte. */
+function directed(members, change) {
+  const bytes = zip(members);
+  const view = new DataView(bytes.buffer, bytes.byteOffset);
+  let at = view.getUint32(bytes.length - 6, true);
+  members.forEach(([name], k) => {
+    change(new DataView(bytes.buffer, bytes.byteOffset + at), k);
+    at += 46 + Buffer.from(name).length;
+  });
+  return bytes;
+}
+
+test("many members of one stream are refused before they are unpacked", async () => {
+  const members = [...Array(9).keys()].map((k) => [`m${k}`, new Uint8Array(1000)]);
+  const same = directed(members, (entry) => entry.setUint32(42, 0, true));
+  await assert.rejects(openModel(same), { message: /"m1" has another name at its place/ });
+  const overlapping = directed(members, (entry, k) => {
+    entry.setUint16(10, 8, true);
+    entry.setUint32(20, 1000 * (9 - k), true);
+    entry.setUint32(24, 0, true);
+  });
+  await assert.rejects(openModel(overlapping), { message: /its members overlap/ });
 });
 
 test("a member is there once", async () => {

@@ -57,6 +57,7 @@ _ROOM = 2**24
 _GROWTH = 20
 """An export may unpack to at most `_GROWTH` times its size plus `_ROOM` bytes. Malicious archives
 exceed this limit; exports stay below it. Chosen by hand."""
+_TOO_LARGE = "it would unpack to far more than an export has"
 _MOST_TEXT = 2**26
 """The most bytes of a JSON file in an export, because Python needs up to 20 times as much memory to
 read it. This is enough for about 800,000 items. Chosen by hand."""
@@ -384,11 +385,11 @@ def open_model(path: str | Path) -> Model:
 def read_model(file: IO[bytes], where: str) -> Model:
     """Return the model in an open export; `where` is the name of the export in errors."""
     try:
-        members = _members(file)
+        members, left = _members(file)
         about = json.loads(members["model.json"])
         catalogue = from_json(members["catalogue.json"], f"{where}: catalogue.json")
         version = about.get("format") if isinstance(about, dict) else about
-        params = _arrays(members, compact=version == COMPACT)
+        params = _arrays(members, left, compact=version == COMPACT)
     except _WRONG as error:
         raise RunFolderError(f"{where} is not an exported model ({error})") from error
     if not isinstance(about, dict) or version not in (FORMAT, COMPACT):
@@ -463,14 +464,17 @@ _HEAD = re.compile(
 would read them with Python's parser, or take memory before it looks at the size of the file."""
 
 
-def _arrays(members: Mapping[str, bytes], *, compact: bool) -> dict[str, F32]:
-    """Return the parameters of an export, by name."""
+def _arrays(members: Mapping[str, bytes], left: int, *, compact: bool) -> dict[str, F32]:
+    """Return the parameters of an export, by name; `left` is the memory that they may take more."""
     params: dict[str, F32] = {}
     for member, content in members.items():
         if not member.startswith("params/"):
             continue
         name = member.removeprefix("params/").removesuffix(".npy")
         array = _array(content, compact=compact)
+        left -= 4 * array.size - array.nbytes  # 8 and 16 bits become 32.
+        if left < 0:
+            raise ValueError(_TOO_LARGE)
         if array.dtype == np.int8:
             scale = _array(members[f"scales/{name}.npy"], compact=False)
             if array.ndim != 2 or scale.shape != array.shape[:1]:
@@ -494,8 +498,11 @@ def _array(content: bytes, *, compact: bool) -> npt.NDArray[Any]:
     return array
 
 
-def _members(file: IO[bytes]) -> dict[str, bytes]:
-    """Return the files in an archive; raise if they unpack to more than the limit."""
+def _members(file: IO[bytes]) -> tuple[dict[str, bytes], int]:
+    """Return the files in an archive, and how many bytes of the limit they leave.
+
+    Raise if they unpack to more than the limit.
+    """
     left = _ROOM + _GROWTH * file.seek(0, os.SEEK_END)
     members: dict[str, bytes] = {}
     with zipfile.ZipFile(file) as archive:
@@ -510,6 +517,6 @@ def _members(file: IO[bytes]) -> dict[str, bytes]:
             with archive.open(member) as stream:
                 members[name] = stream.read(most + 1)
             if len(members[name]) > most:
-                raise zipfile.BadZipFile("it would unpack to far more than an export has")
+                raise zipfile.BadZipFile(_TOO_LARGE)
             left -= len(members[name])
-    return members
+    return members, left

@@ -113,3 +113,19 @@ def test_eight_bits_without_their_scale_are_refused(wrong: str, tmp_path: Path) 
             file.writestr(member, content)
     with pytest.raises(privrec.errors.RunFolderError, match="is not an exported model"):
         privrec.open_model(tmp_path / "bad")
+
+
+def test_what_eight_bits_become_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take four times as much memory as they unpack to."""
+    random_export(tmp_path / "small", "closed", 1, compact=True)
+    with zipfile.ZipFile(tmp_path / "small") as file:
+        sizes = {info.filename: info.file_size for info in file.infolist()}
+    tables = [name.replace("scales/", "params/") for name in sizes if name.startswith("scales/")]
+    more = sum(3 * (sizes[name] - 128) for name in tables)
+    assert more > 1000
+    monkeypatch.setattr("privrec.device._GROWTH", 0)
+    monkeypatch.setattr("privrec.device._ROOM", sum(sizes.values()) + more)
+    privrec.open_model(tmp_path / "small")
+    monkeypatch.setattr("privrec.device._ROOM", sum(sizes.values()) + more - 1)
+    with pytest.raises(privrec.errors.RunFolderError, match="far more than an export has"):
+        privrec.open_model(tmp_path / "small")

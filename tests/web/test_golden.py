@@ -7,11 +7,13 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import exports
 import privrec
+from blocks import blocks_of
 from exports import GOLDEN, PACKAGE, ROOT, answer, random_export, run_node, write_golden
 
 GOLDEN_KINDS = ("flat", "closed", "learn", "hop", "second", "all", "all-compact", "hop-compact")
@@ -31,6 +33,21 @@ def test_python_still_gives_the_golden_lists(kind: str) -> None:
         near = [pytest.approx(score, rel=1e-5, abs=1e-5 * most) for _, score, _ in wanted]
         assert [score for _, score, _ in found] == near
         assert [scores[item] for item, *_ in wanted] == near
+
+
+@pytest.mark.parametrize("kind", ["all", "all-compact", "hop-compact"])
+def test_the_program_of_the_documentation_gives_the_same_lists(kind: str) -> None:
+    """Also of a compact export, whose rows have scales."""
+    [program] = [block.text for block in blocks_of("docs/export.md") if "zipfile" in block.text]
+    place: dict[str, Any] = {}
+    exec(program.partition("\nlikes = ")[0], place)  # noqa: S102 (a program of this repository)
+    path = GOLDEN / f"{kind}.privrec"
+    for likes in (["i3"], ["i1", "i8", "i5"]):
+        wanted = privrec.open_model(path).device(likes=likes, dislikes=["i2"]).recommend(99)
+        known = {entry.item: entry.score for entry in wanted}
+        for item, _, score in place["recommend"](path, likes, ["i2"], top=99):
+            assert score == pytest.approx(known.pop(item), rel=1e-5, abs=1e-5)
+        assert not known
 
 
 def test_the_package_passes_its_own_tests() -> None:

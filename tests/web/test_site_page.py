@@ -296,6 +296,25 @@ def test_it_is_readable_on_any_screen(
             assert found["impact"] not in ("serious", "critical"), found
 
 
+BOXES = """() => {
+  scrollTo(0, document.body.scrollHeight);
+  const box = (name) => document.querySelector(name).getBoundingClientRect();
+  const [you, trust] = [box(".you"), box(".trust")];
+  return [you.bottom <= trust.top, you.height <= innerHeight];
+}"""
+
+
+@pytest.mark.parametrize("height", [400, 800])
+def test_what_she_likes_covers_nothing_else(browser: "Browser", site: Path, height: int) -> None:
+    with serving(site) as server, visiting(browser, server.url) as (_, visit):
+        page = visit.page
+        page.set_viewport_size({"width": 1200, "height": height})
+        page.fill("#query", "the")
+        page.locator("#matches .like").first.click()
+        page.wait_for_function("() => document.querySelectorAll('#matches li').length === 6")
+        assert page.evaluate(BOXES) == [True, True]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _axe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fetch axe-core, which checks accessibility; without it, only our own checks are made."""
@@ -425,6 +444,24 @@ def test_the_page_of_the_tutorial_works(browser: "Browser", site: Path, tmp_path
         assert visit.page.locator("#list li").all_inner_texts() == found
         visit.check()
         context.close()
+
+
+SPOIL = """async () => {
+  const { write } = await import("./store.js");
+  await write("person", '{"is": "other"}');
+}"""
+
+
+def test_a_kept_state_that_cannot_be_read_is_left_out(browser: "Browser", site: Path) -> None:
+    with serving(site) as server, visiting(browser, server.url) as (_, visit):
+        page = visit.page
+        page.evaluate(SPOIL)
+        page.reload()
+        page.wait_for_selector("body[data-state=ready]")
+        assert "cannot be read" in page.inner_text("#begin")
+        page.locator("#list .like").first.click()
+        assert not page.locator("#begin").is_visible()
+        page.wait_for_function("() => (document.body.dataset.kept ?? '').includes('privrec')")
 
 
 def test_another_address_is_counted(browser: "Browser", site: Path) -> None:

@@ -29,8 +29,8 @@ _PICTURES = {
     ".webp": "image/webp",
     ".avif": "image/avif",
 }
-_MARK = "about.json"
-"""A folder with this file is a site of privrec, which may be replaced."""
+_MARK, _KIND = "about.json", "privrec-page"
+"""A folder with this file, which says of this kind, is a site of privrec: it may be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,7 @@ def write_site(
     `title` is the title of the page; by default, the name of the data. `pictures` is a folder of
     pictures; each has the id of its item as its name.
     """
-    if folder.exists() and not folder.is_dir():
-        raise SettingsError(f"{folder} is a file: --web takes the name of a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
-        raise SettingsError(f"{folder} has other files: --web takes a new folder")
+    _check_folder(folder)
     catalogue = exported.model.catalogue
     found = {} if pictures is None else _pictures_of(pictures, catalogue)
     title = safe_text(title or catalogue.name)
@@ -64,6 +61,7 @@ def write_site(
         files["pictures.zip"] = _stored({path.name: path for path, _ in found.values()})
     kinds = {path.name: [item, kind] for item, (path, kind) in found.items()}
     about = {
+        "is": _KIND,
         "format": 1,
         "name": title,
         "bytes": len(exported.content),
@@ -72,13 +70,37 @@ def write_site(
         "files": ["./", *sorted({*files, _MARK})],
     }
     files[_MARK] = json.dumps(about, ensure_ascii=False).encode()
+    # The worker is the last file: a browser that sees its new version takes new files only.
     files["worker.js"] = _worker(files)
+    files["worker.js"] = files.pop("worker.js")
+    if not (folder / _MARK).exists():  # So that a first export that is cut off can begin anew.
+        write_whole(folder / _MARK, json.dumps({"is": _KIND}).encode())
     for name, content in files.items():
         write_whole(folder / name, content)
     more = len(files[_MARK])
     return Site(
         model=len(exported.content), pictures=len(files.get("pictures.zip", b"")), page=page + more
     )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise unless a site can be written here without harm to other files."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"{folder} is a file: --web takes the name of a folder")
+    with file_errors(folder, "read"):
+        if folder.is_dir() and any(folder.iterdir()) and not _is_site(folder):
+            raise SettingsError(f"{folder} has other files: --web takes a new folder")
+    if (folder / "device").is_symlink():
+        raise SettingsError(f"{folder / 'device'} is a link: --web takes a new folder")
+
+
+def _is_site(folder: Path) -> bool:
+    """Return whether a folder has the mark of a site."""
+    try:
+        about = json.loads((folder / _MARK).read_bytes())
+    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
+        return False
+    return isinstance(about, dict) and about.get("is") == _KIND
 
 
 def _own_files(title: str) -> dict[str, bytes]:

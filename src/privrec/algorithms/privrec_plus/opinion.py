@@ -20,6 +20,8 @@ import numpy as np
 from privrec.types import F32, F64, IntArray, Leaf
 
 SECOND, SECOND_WEIGHT = "second/vectors", "second/weight"
+MOST_DIMENSIONS = 1024
+"""The longest vectors: a device solves a system of this size. Chosen by hand."""
 """Parameter names: the items' vectors (items, d), and the weight of the second model's scores."""
 ALPHA = 8.0
 """The α of the loss: an item that a person has gets the weight 1 + α, any other item 1."""

@@ -22,7 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from privrec.algorithms.privrec_plus.opinion import SECOND, SECOND_WEIGHT, second_opinion
+from privrec.algorithms.privrec_plus.opinion import (
+    MOST_DIMENSIONS,
+    SECOND,
+    SECOND_WEIGHT,
+    second_opinion,
+)
 from privrec.core.tables import added, check_shapes
 from privrec.data.clients import Clients
 from privrec.data.schema import Bag, Feature, Schema
@@ -210,6 +215,9 @@ def check_tower(params: Mapping[str, Leaf], layout: Layout) -> None:
         raise RunFolderError(
             f"the parameters do not fit the catalogue: {HOP_ITEMS!r} must have positions of items"
         )
+    width = np.shape(params.get(SECOND, np.zeros((1, 1))))[1]
+    if width > MOST_DIMENSIONS:
+        raise RunFolderError(f"{SECOND!r} must have <= {MOST_DIMENSIONS:,} columns; got {width:,}")
 
 
 def tower_shapes(params: Mapping[str, Leaf], layout: Layout) -> dict[str, tuple[int, ...]]:

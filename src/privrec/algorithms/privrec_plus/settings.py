@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from privrec.algorithms.privrec_plus.opinion import MOST_DIMENSIONS
 from privrec.algorithms.settings import FederatedSettings
 from privrec.settings import Count, Positive, Share, Size, Weight
 
@@ -93,7 +94,7 @@ class PlusSettings(SumsSettings):
     second_opinion: Weight = 0.0
     """Weight of the scores of a second model: implicit alternating least squares, from more sums
     over people. 0 leaves it out."""
-    second_rank: Size = 128
+    second_rank: Annotated[int, Field(ge=1, le=MOST_DIMENSIONS)] = 128
     """Length of the second model's vectors."""
     second_sweeps: Size = 4
     """Sweeps of the second model's training. A sweep has three rounds."""

@@ -56,7 +56,11 @@ export class Archive {
 export async function readArchive(bytes) {
   const archive = new Archive(bytes.length);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  for (const entry of entries(bytes, view)) {
+  const all = [...entries(bytes, view)];
+  if (all.reduce((sum, { packed }) => sum + packed, 0) > bytes.length) {
+    throw new PrivrecError("its members overlap");
+  }
+  for (const entry of all) {
     const { name, size } = entry;
     if (archive.members.has(name)) throw new PrivrecError(`it has ${name} more than once`);
     archive.take(size);
@@ -98,7 +102,11 @@ function* entries(bytes, view) {
     }
     const size = view.getUint32(at + 24, true);
     const packed = view.getUint32(at + 20, true);
-    const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
+    const after = local + 30 + view.getUint16(local + 26, true);
+    if (text.decode(bytes.subarray(local + 30, after)) !== name) {
+      throw new PrivrecError(`${got(name)} has another name at its place`);
+    }
+    const start = after + view.getUint16(local + 28, true);
     if (start + packed > bytes.length || (!method && packed !== size)) {
       throw new PrivrecError(`${got(name)} is cut off`);
     }

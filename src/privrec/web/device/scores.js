@@ -19,6 +19,8 @@ const FLOOR = Math.fround(0.01);
 /** The second model's weights: those of Python's `opinion.py`. */
 const ALPHA = 8;
 const DISLIKED = 0.6;
+/** The longest vectors of the second model, as in `opinion.py`. */
+const MOST_DIMENSIONS = 1024;
 
 /**
  * Return the features of a person and of the moment that have vectors.
@@ -79,6 +81,9 @@ export function checkParams(params, catalogue) {
         `the parameters do not fit the catalogue: ${name} must have shape (${shape.join(", ")}); ${what}`,
       );
     }
+  }
+  if (width("second/vectors") > MOST_DIMENSIONS) {
+    throw new PrivrecError(`second/vectors must have <= ${MOST_DIMENSIONS} columns`);
   }
   const near = params.get("hop/items");
   /** @type {(place: number) => boolean} */

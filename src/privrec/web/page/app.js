@@ -330,6 +330,7 @@ function redraw() {
 function update(change) {
   me = me.update(change);
   keep("person", me.save());
+  $("begin").hidden = true;
   $("done").textContent = "";
   redraw();
 }
@@ -423,14 +424,20 @@ async function start() {
   plainTitles = model.catalogue.titles.map(plain);
   me = model.device();
   const state = await kept("person");
-  if (state) {
-    me = model.restore(state);
-    document.body.dataset.kept = state;
+  let isLost = false;
+  try {
+    if (state) {
+      me = model.restore(state);
+      document.body.dataset.kept = state;
+    }
+  } catch {
+    isLost = true;
   }
   listen();
   showRequests = watchRequests();
   showAll();
-  $("begin").hidden = true;
+  $("begin").textContent = isLost ? say("lost") : "";
+  $("begin").hidden = !isLost;
   $("app").hidden = false;
   document.body.dataset.state = "ready";
   if ("serviceWorker" in navigator) {
