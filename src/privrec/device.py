@@ -249,9 +249,7 @@ def new_device(
     liked = np.arange(len(item)) < len(likes)
     given = dict(features or {})
     check_names(catalogue.schema, given)
-    for feature in (*catalogue.schema.of("user"), *catalogue.schema.of("context")):
-        if feature.kind != "multi" and isinstance(given.get(feature.name), list | tuple):
-            raise DataError(f"{feature.name!r} takes one value; got {given[feature.name]!r}")
+    _check_lists(catalogue, given)
     context_names = {feature.name for feature in catalogue.schema.of("context")}
     now = {name: given.pop(name) for name in list(given) if name in context_names}
     context = encode_one(catalogue.schema, "context", now)
@@ -274,6 +272,13 @@ def new_device(
         moment=moments(data, context),
         features=given,
     )
+
+
+def _check_lists(catalogue: Catalogue, given: Mapping[str, object]) -> None:
+    """Raise if a feature of one value got a list."""
+    for feature in (*catalogue.schema.of("user"), *catalogue.schema.of("context")):
+        if feature.kind != "multi" and isinstance(given.get(feature.name), list | tuple):
+            raise DataError(f"{feature.name!r} takes one value; got {given[feature.name]!r}")
 
 
 def _named(what: str, items: object) -> list[str]:
@@ -340,6 +345,7 @@ class Model:
         features = {}
         for name, value in state["features"].items():
             with suppress(DataError):
+                _check_lists(self.catalogue, {name: value})
                 encode_one(self.catalogue.schema, "user", {name: value})
                 features[name] = value
         likes, dislikes = (

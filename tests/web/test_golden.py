@@ -125,3 +125,13 @@ def test_the_types_in_comments_hold(tmp_path: Path) -> None:
     words = [str(compiler), "-p", str(PACKAGE), "--noEmit"]
     said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert (said.returncode, said.stdout) == (0, "")
+
+
+def test_a_list_for_one_value_is_left_out_of_a_saved_state() -> None:
+    """As in JavaScript: the rest of the state is restored."""
+    model = privrec.open_model(GOLDEN / "closed.privrec")
+    state = json.loads(model.device(likes=["i1"], features={"years": 31}).save())
+    state["features"] |= {"town": ["Ulm"], "tags": ["sun"]}
+    kept = json.loads(model.restore(json.dumps(state)).save())
+    assert kept["features"] == {"years": 31, "tags": ["sun"]}
+    assert kept["likes"] == ["i1"]
